@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// What the policy says for this process: a JSON file, validated against
+// policy/adverb-policy.schema.json and compiled to flat tables for one program.
+//
+// Questions are answered without locks or allocation, from any thread; the first rule that matches
+// and sets the action in question wins. With no such rule: register "pinned", peers "auto",
+// order "strict". Loading allocates and reads files; it never throws and reports every error at once.
+#pragma once
+
+#include "policy/settings.h"
+
+#include <atomic>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace adverb::policy {
+
+struct Rule;    // policy/rule.h
+struct Document; // policy/rule.h
+
+struct RegionQuery {
+  std::string_view device; // ibv_get_device_name()
+  uint64_t length = 0;     // bytes
+  unsigned access = 0;     // IBV_ACCESS_* bits the program passed
+};
+
+struct QpQuery {
+  std::string_view device;
+  int qp_type = 0;                // enum ibv_qp_type
+  const in6_addr* peer = nullptr; // v4-mapped or IPv6; nullptr while it is not known
+};
+
+struct RuleHits {
+  size_t index = 0; // position in the file's "rules"
+  std::string name; // "name" of the rule, else "rule 2"
+  uint64_t hits = 0;
+};
+
+class Policy {
+public:
+  explicit Policy(Document document);
+  ~Policy();
+  Policy(const Policy&) = delete;
+  Policy& operator=(const Policy&) = delete;
+
+  // How to register a region. Counts a hit for the rule that decided.
+  Backend region(const RegionQuery& query) const noexcept;
+  // False: no region of the device can be anything but pinned, whatever its length and rights.
+  bool may_unpin(std::string_view device) const noexcept;
+
+  // While the peer is unknown these give the answer that is safe for every peer: "auto" if any
+  // peer may get it, "strict" if any peer may get it. Ask again once the address is known.
+  Peers peers(const QpQuery& query) const noexcept;
+  Order order(const QpQuery& query) const noexcept;
+
+  // Bytes below which copying into staging beats a window, if a rule overrides the measurement.
+  std::optional<uint64_t> copy_below(std::string_view device) const noexcept;
+
+  // Nothing could ever be changed for this program: every object may be left to the provider.
+  bool idle() const noexcept { return idle_; }
+
+  const LinkSettings& link() const noexcept { return link_; }
+  const LogSettings& log() const noexcept { return log_; }
+  uint64_t staging() const noexcept { return staging_; }             // bytes, before RLIMIT_MEMLOCK
+  uint64_t pinned_budget() const noexcept { return pinned_budget_; } // bytes
+  const std::string& source() const noexcept { return source_; } // path, "profile NAME" or built-in
+  const std::string& description() const noexcept { return description_; }
+
+  std::span<const Rule> rules() const noexcept; // those that can apply to this program
+  std::vector<RuleHits> hits() const;           // one per entry of rules()
+
+private:
+  template <typename Matches, typename Action>
+  const Rule* first(Matches&& matches, Action&& action) const noexcept;
+  void count(const Rule& rule) const noexcept;
+
+  std::vector<Rule> rules_;
+  std::unique_ptr<std::atomic<uint64_t>[]> hits_;
+  LinkSettings link_;
+  LogSettings log_;
+  uint64_t staging_;
+  uint64_t pinned_budget_;
+  std::string source_;
+  std::string description_;
+  bool idle_;
+};
+
+// One thing wrong with a policy. text() reads "FILE: POINTER: reason; remedy".
+struct Error {
+  std::string file;
+  std::string pointer; // JSON pointer, "LINE:COLUMN" for a syntax error, or empty for the whole file
+  std::string reason;
+  std::string remedy; // what to do; may be empty
+  std::string text() const;
+};
+
+// Either a policy or at least one error.
+struct Loaded {
+  std::unique_ptr<const Policy> policy;
+  std::vector<Error> errors;
+  explicit operator bool() const noexcept { return policy != nullptr; }
+};
+
+// `program` is the absolute path of the executable the rules are compiled for; empty means this one.
+Loaded load_text(std::string_view text, std::string_view file, std::string_view program = {});
+Loaded load_file(const std::string& path, std::string_view program = {});
+Loaded load_profile(std::string_view name, std::string_view program = {});
+// "named" as in ADVERB_POLICY: a path when it holds a '/' or ends in ".json", else a profile.
+Loaded load_named(const std::string& named, std::string_view program = {});
+// ADVERB_POLICY, else $XDG_CONFIG_HOME/adverb/policy.json, else /etc/adverb/policy.json, else the
+// built-in default. Under secure execution (setuid, file capabilities) the environment is ignored.
+Loaded load_for_this_process();
+Loaded load_for_program(std::string_view program);
+
+// The names of the embedded profiles, sorted.
+std::vector<std::string_view> profile_names();
+
+// This process's policy, loaded at the first call and kept until the process ends. If it cannot be
+// loaded, says so on stderr and returns a policy under which everything passes through; problems()
+// then holds what was wrong.
+const Policy& current();
+const std::vector<Error>& problems();
+
+} // namespace adverb::policy

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// The settings a policy gives to a whole process, and the words its rules are made of.
+// Plain data, filled once while a policy loads and constant from then on: read from any thread.
+#pragma once
+
+#include <netinet/in.h>
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace adverb::policy {
+
+// How a region's memory is made reachable (rule action "register").
+enum class Backend : uint8_t {
+  pinned, // by the provider, as the program asked: stock behaviour, real keys
+  none,   // not pinned: virtual keys, remote access by the unload path
+};
+
+// Whether a queue pair looks for adverb at its peer (rule action "peers").
+enum class Peers : uint8_t { automatic, none };
+
+// Whether unloaded and offloaded writes keep RC's order (rule action "order", design §6).
+enum class Order : uint8_t { strict, relaxed };
+
+enum class LogLevel : uint8_t { debug, info, warn, error, off };
+
+struct LogSettings {
+  LogLevel level = LogLevel::warn;
+  std::string file; // absolute path; empty means stderr
+};
+
+// An address range. IPv4 is held v4-mapped, so one comparison serves both families.
+struct Cidr {
+  in6_addr address{};
+  unsigned bits = 0; // significant bits of `address`, 0…128 (IPv4 /8 is 104)
+
+  bool contains(const in6_addr& other) const noexcept;
+  bool contains(const Cidr& other) const noexcept;
+  bool operator==(const Cidr& other) const noexcept;
+};
+
+// How processes find and trust each other (design §8).
+struct LinkSettings {
+  // One entry of link.peers: what a queue pair's address vector names → where its broker listens.
+  struct Mapping {
+    enum class By : uint8_t { gid, guid, lid };
+    By by = By::gid;
+    std::array<uint8_t, 16> key{}; // gid: all 16 bytes; guid: the first 8; lid: the first 2 (BE)
+    in6_addr address{};
+  };
+
+  uint16_t port = 7771;
+  std::chrono::milliseconds hello_timeout{200};
+  std::vector<Cidr> allow;     // empty: nobody beyond the same uid on the same host
+  std::vector<Mapping> mapped; // first match wins
+  std::vector<uint8_t> key;    // pre-shared key; empty means keyless
+
+  // True when link.allow holds the address (IPv4 must be v4-mapped). "Same uid on the same host"
+  // is the link's own rule and is not known here.
+  bool allowed(const in6_addr& address) const noexcept;
+
+  // Where link.peers says the owner of this GID (all 16 bytes, network order) listens.
+  std::optional<in6_addr> mapped_peer(const std::array<uint8_t, 16>& gid) const noexcept;
+  std::optional<in6_addr> mapped_lid(uint16_t lid) const noexcept;
+};
+
+} // namespace adverb::policy
