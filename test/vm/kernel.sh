@@ -18,14 +18,15 @@ private_apt() {
   local state=$1 uri suite uris
   mkdir -p "$state"/{lists/partial,cache/archives/partial,etc/apt.conf.d}
   : > "$state/sources.list"
-  uris=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | sort -u)
+  # shellcheck disable=SC2016 # a placeholder of apt's
+  uris=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | sort -u | grep -E '/debian/?$')
+  # A minimal installation names the archive only; the security archive lies beside it.
+  uris+=" "$(for uri in $uris; do echo "${uri%/}-security/"; done)
   for suite in $(other_suites); do
     for uri in $uris; do
       case "$suite:$uri" in
         *-security:*-security*) ;;
         *:*-security* | *-security:*) continue ;;
-        *:*/debian/ | *:*/debian) ;;
-        *) continue ;;
       esac
       echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $uri $suite main" >> "$state/sources.list"
     done
@@ -42,6 +43,13 @@ image_package() {
   apt-cache "${apt_options[@]}" pkgnames "linux-image-$1" |
     grep -E "^linux-image-${1//./\\.}(\.[0-9]+)*([-+~][a-z0-9.]+)*-amd64$" |
     grep -vE -- '-(cloud|rt)-amd64$' | sort -V | tail -n 1
+}
+
+# The packages that hold the image and modules of release $1: one up to 6.x, several from 7.x on.
+kernel_packages() {
+  echo "linux-image-$1"
+  apt-cache "${apt_options[@]}" depends --no-recommends --no-suggests "linux-image-$1" |
+    awk -v release="$1" '$1 == "Depends:" && ($2 == "linux-modules-" release || $2 == "linux-binary-" release || $2 == "linux-base-" release) {print $2}'
 }
 
 # Keeps what a guest of this project can meet; gpu, sound, wireless and media are most of the bulk.
@@ -66,7 +74,7 @@ keep_modules() {
 
 # Fetches version $1 into the directory $2.
 fetch_kernel() {
-  local version=$1 into=$2 package release
+  local version=$1 into=$2 package packages release
   apt_options=()
   package=$(image_package "$version")
   if [ -z "$package" ]; then
@@ -78,21 +86,27 @@ fetch_kernel() {
     grep -E '^[EW]:' "$into/apt/update.log" | head -n 4 >&2
     die "no kernel $version to be had: no linux-image-$version*-amd64 in the configured sources, nor in $(other_suites | tr ' ' ',') of their mirror. Debian 12 carries 6.1 in bookworm and 6.12 in bookworm-security; 7.2 needs a mirror with a newer suite."
   fi
-  say "fetching $package"
-  mkdir "$into/deb"
-  (cd "$into/deb" && apt-get -o APT::Sandbox::User=root "${apt_options[@]}" -qq download "$package" >&2) ||
-    die "apt-get could not download $package"
-  dpkg -x "$into"/deb/linux-image-*.deb "$into/image"
   release=${package#linux-image-}
+  mapfile -t packages < <(kernel_packages "$release")
+  say "fetching ${packages[*]}"
+  mkdir "$into/deb"
+  (cd "$into/deb" && apt-get -o APT::Sandbox::User=root "${apt_options[@]}" -qq download "${packages[@]}" >&2) ||
+    die "apt-get could not download ${packages[*]}"
+  local deb
+  for deb in "$into"/deb/*.deb; do
+    dpkg -x "$deb" "$into/image"
+  done
   say "unpacking $release"
   local modules=$into/image/lib/modules
   [ -d "$modules" ] || modules=$into/image/usr/lib/modules
+  [ -d "$modules/$release/kernel" ] || die "the packages ${packages[*]} hold no modules where they are expected"
   mkdir -p "$into/modules"
   keep_modules "$modules/$release" "$into/modules/$release"
   mkdir -p "$into/base/lib"
   ln -s ../../modules "$into/base/lib/modules"
   depmod -b "$into/base" "$release"
-  cp "$into/image/boot/vmlinuz-$release" "$into/vmlinuz"
+  cp "$(find "$into/image" -name "vmlinuz*" -type f | head -n 1)" "$into/vmlinuz" ||
+    die "the packages ${packages[*]} hold no kernel image"
   echo "$release" > "$into/release"
   rm -rf "$into/image" "$into/deb" "$into/apt"
 }
