@@ -28,7 +28,7 @@ std::string_view to_string(LogLevel level) noexcept;
 
 /// Open (or reopen, e.g. in a fork child) the log with what the policy says. `file` empty: stderr;
 /// "%p" in it becomes the process id. ADVERB_LOG and ADVERB_LOG_FILE win over both arguments unless
-/// the program is setuid. Without this call the first line opens it with level info. A file that
+/// the program is setuid. Without this call the first line opens it with level warn. A file that
 /// cannot be opened is reported on stderr, where the log then goes.
 void log_open(LogLevel level, std::string_view file = {}) noexcept;
 

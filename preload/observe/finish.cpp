@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// The end of a process: its statistics go to $ADVERB_STATS_FILE, its page goes away.
+//
+// The right moment is after the program's own atexit handlers, which may still use verbs: that is
+// the library's destructor. But before glibc 2.41 a second thread that calls exit() finds the list
+// of handlers empty while the first is inside our destructor, and ends the process under it. So
+// start() also registers a few early handlers: each of them blocks until a complete file exists,
+// and a thread has to pass one before it can get further. The destructor then replaces the file
+// with the final numbers.
+#include "observe/lifecycle.h"
+#include "observe/log.h"
+#include "observe/page.h"
+#include "observe/pattern.h"
+#include "observe/snapshot.h"
+
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <fcntl.h>
+#include <mutex>
+#include <new>
+#include <string>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace adverb::observe {
+
+namespace {
+
+// Threads that may call exit() at the same moment and still leave a complete file.
+constexpr int kEarlyHandlers = 16;
+
+/// Timed, so that an exit() from a signal handler inside finish() cannot hang the program.
+union Lock {
+  constexpr Lock() : mutex() {}
+  ~Lock() {}
+  std::timed_mutex mutex;
+};
+constinit Lock g_lock;
+bool g_written = false;  // under g_lock
+bool g_finished = false; // under g_lock
+
+bool write_all(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t n = write(fd, text.data(), text.size());
+    if (n < 0 && errno == EINTR)
+      continue;
+    if (n <= 0)
+      return false;
+    text.remove_prefix(static_cast<size_t>(n));
+  }
+  return true;
+}
+
+/// Readers never see half a file: written beside its place and renamed. A pipe or device is
+/// written to as it is.
+bool write_file(const std::string& path, std::string_view text) {
+  struct stat now;
+  const bool special = stat(path.c_str(), &now) == 0 && !S_ISREG(now.st_mode);
+  const std::string target = special ? path : path + ".tmp." + std::to_string(getpid());
+  const int how = special ? O_APPEND | O_NONBLOCK | O_NOCTTY : O_CREAT | O_TRUNC | O_NOFOLLOW;
+  const int fd = open(target.c_str(), O_WRONLY | O_CLOEXEC | how, 0644);
+  if (fd < 0)
+    return false;
+  const bool written = write_all(fd, text);
+  const int error = errno;
+  close(fd);
+  errno = error;
+  if (special)
+    return written;
+  if (written && rename(target.c_str(), path.c_str()) == 0)
+    return true;
+  const int why = errno;
+  unlink(target.c_str());
+  errno = why;
+  return false;
+}
+
+void write_statistics() {
+  const char* pattern = secure_getenv("ADVERB_STATS_FILE");
+  if (pattern == nullptr || *pattern == '\0')
+    return;
+  const std::string path = expand_pattern(pattern);
+  if (!write_file(path, to_json(own_snapshot()) + "\n"))
+    log_warn("cannot write the statistics to {}: {}", path, std::strerror(errno));
+}
+
+void early() noexcept {
+  if (!detail::started())
+    return;
+  const std::unique_lock lock(g_lock.mutex, std::chrono::seconds(2));
+  if (!lock.owns_lock() || g_written)
+    return;
+  g_written = true;
+  try {
+    detail::gather_late_counts();
+    write_statistics();
+  } catch (...) {
+    // Out of memory at exit: the destructor tries once more.
+  }
+}
+
+__attribute__((destructor)) void finish_at_unload() { finish(); }
+
+} // namespace
+
+namespace detail {
+
+void install_exit_handlers() noexcept {
+  for (int i = 0; i < kEarlyHandlers; ++i)
+    atexit(early);
+  at_quick_exit(finish);
+}
+
+void exit_forget() noexcept {
+  new (&g_lock.mutex) std::timed_mutex;
+  g_written = false;
+  g_finished = false;
+}
+
+} // namespace detail
+
+void finish() noexcept {
+  if (!detail::started())
+    return;
+  const int saved = errno;
+  try {
+    const std::unique_lock lock(g_lock.mutex, std::chrono::seconds(2));
+    if (lock.owns_lock() && !g_finished) {
+      g_finished = true;
+      g_written = true;
+      detail::gather_late_counts();
+      write_statistics();
+      detail::unlink_page();
+    }
+  } catch (...) {
+    detail::unlink_page();
+  }
+  errno = saved;
+}
+
+} // namespace adverb::observe

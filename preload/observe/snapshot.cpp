@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+#include "observe/snapshot.h"
+
+#include "observe/layout.h"
+
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <fcntl.h>
+#include <memory>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace adverb::observe {
+
+namespace {
+
+template <size_t N> std::string field(const char (&text)[N]) {
+  return std::string(text, strnlen(text, N));
+}
+
+Snapshot take(const Page& page) {
+  const PageHeader& header = page.header;
+  Snapshot out;
+  out.pid = header.pid;
+  out.uid = header.uid;
+  out.opened_ns = header.opened_ns;
+  out.version = field(header.version);
+  out.program = field(header.program);
+  out.library = field(header.library);
+  out.policy = field(header.policy);
+  out.provider = field(header.provider);
+  const std::string devices = field(header.devices);
+  for (size_t at = 0; (at = devices.find_first_not_of(' ', at)) != std::string::npos;) {
+    const size_t end = std::min(devices.find(' ', at), devices.size());
+    out.devices.push_back(devices.substr(at, end - at));
+    at = end;
+  }
+  for (size_t i = 0; i < kCounters; ++i)
+    out.counters[i] = page.tally.counters[i].load(std::memory_order_relaxed);
+  for (size_t i = 0; i < kGauges; ++i)
+    out.gauges[i] = page.tally.gauges[i].load(std::memory_order_relaxed);
+  for (size_t i = 0; i < kRuleSlots; ++i) {
+    RuleHit rule{i, field(header.rule_labels[i]),
+                 page.tally.rule_hits[i].load(std::memory_order_relaxed)};
+    if (!rule.label.empty() || rule.hits != 0)
+      out.rules.push_back(std::move(rule));
+  }
+  return out;
+}
+
+} // namespace
+
+std::variant<Snapshot, SnapshotError> read_snapshot(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (fd < 0)
+    return SnapshotError{fmt::format("cannot open {}: {}", path, std::strerror(errno))};
+  const auto page = std::make_unique<Page>();
+  const ssize_t got = pread(fd, static_cast<void*>(page.get()), sizeof(Page), 0);
+  struct stat now {};
+  fstat(fd, &now);
+  close(fd);
+
+  const PageHeader& header = page->header;
+  constexpr ssize_t fixed = offsetof(PageHeader, library);
+  if (got < fixed || header.magic.load(std::memory_order_relaxed) != kPageMagic)
+    return SnapshotError{fmt::format(
+        "{}: not a complete page of an adverb process; it may be starting, try again", path)};
+  if (header.layout != kLayout || now.st_size != static_cast<off_t>(sizeof(Page)) ||
+      got != static_cast<ssize_t>(sizeof(Page)))
+    return SnapshotError{fmt::format(
+        "process {} ({}) counts as libadverb.so {} does (layout {:016x}), this adverb is {} "
+        "(layout {:016x}); use the `adverb` that came with that library",
+        header.pid, field(header.program), field(header.version), header.layout, ADVERB_VERSION,
+        kLayout)};
+  return take(*page);
+}
+
+Snapshot own_snapshot() {
+  // The tally lies in the page; its header is the only thing around it.
+  const Tally* tally = detail::tally.load(std::memory_order_acquire);
+  return take(*reinterpret_cast<const Page*>(reinterpret_cast<const char*>(tally) -
+                                             offsetof(Page, tally)));
+}
+
+std::string to_json(const Snapshot& snapshot, int indent) {
+  nlohmann::ordered_json out;
+  out["adverb"] = snapshot.version;
+  out["pid"] = snapshot.pid;
+  out["uid"] = snapshot.uid;
+  out["live"] = snapshot.live;
+  out["opened"] = static_cast<double>(snapshot.opened_ns) / 1e9;
+  out["program"] = snapshot.program;
+  out["library"] = snapshot.library;
+  out["policy"] = snapshot.policy;
+  out["provider"] = snapshot.provider;
+  out["devices"] = snapshot.devices;
+  out["counters"] = nlohmann::ordered_json::object();
+  out["gauges"] = nlohmann::ordered_json::object();
+  size_t counter = 0, gauge = 0;
+  for (const Row& row : kRows) {
+    if (row.kind == RowKind::counter)
+      out["counters"][row.name] = snapshot.counters[counter++];
+    else if (row.kind == RowKind::gauge)
+      out["gauges"][row.name] = snapshot.gauges[gauge++];
+  }
+  out["rules"] = nlohmann::ordered_json::array();
+  for (const RuleHit& rule : snapshot.rules)
+    out["rules"].push_back({{"rule", rule.slot}, {"name", rule.label}, {"hits", rule.hits}});
+  // Program paths are bytes: what is not UTF-8 is replaced, never an exception.
+  return out.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+} // namespace adverb::observe

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// The numbers of one process at one moment: read from its page, or taken from this process.
+// May allocate and throw std::bad_alloc.
+#pragma once
+
+#include "observe/counters.h"
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace adverb::observe {
+
+struct RuleHit {
+  size_t slot = 0;
+  std::string label; ///< empty where the policy gave none
+  uint64_t hits = 0;
+};
+
+struct Snapshot {
+  uint32_t pid = 0;
+  uint32_t uid = 0;
+  uint64_t opened_ns = 0; ///< CLOCK_REALTIME
+  bool live = true;       ///< the process was running when this was taken
+  std::string version, program, library, policy, provider;
+  std::vector<std::string> devices;
+  std::array<uint64_t, kCounters> counters{};
+  std::array<int64_t, kGauges> gauges{};
+  std::vector<RuleHit> rules; ///< those with a label or a hit, by slot
+};
+
+struct SnapshotError {
+  std::string text; ///< a sentence: what is wrong with which page, and what to do
+};
+
+/// Reads the page at `path`. Never maps it: a file that shrinks meanwhile is an error, not a signal.
+std::variant<Snapshot, SnapshotError> read_snapshot(const std::string& path);
+
+/// This process, whether it has a page or not.
+Snapshot own_snapshot();
+
+/// One JSON object: identity, every counter and gauge by name, rules; `indent` < 0 for one line.
+std::string to_json(const Snapshot& snapshot, int indent = 2);
+
+} // namespace adverb::observe
