@@ -73,8 +73,8 @@ public:
   std::vector<RuleHits> hits() const;           // one per entry of rules()
 
 private:
-  template <typename Matches, typename Action>
-  const Rule* first(Matches&& matches, Action&& action) const noexcept;
+  template <typename T>
+  T decide(const QpQuery& query, std::optional<T> Rule::* action, T otherwise) const noexcept;
   void count(const Rule& rule) const noexcept;
 
   std::vector<Rule> rules_;

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+#include "policy/compile.h"
+
+#include "policy/format.h"
+#include "policy/schema.h"
+#include "policy/suggest.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace adverb::policy {
+namespace {
+
+// enum ibv_qp_type, an ABI this room does not include; test_policy_rules checks the numbers.
+struct QpTypeName {
+  std::string_view name;
+  unsigned value;
+};
+constexpr QpTypeName qp_type_names[] = {{"RC", 2}, {"UC", 3}, {"UD", 4}};
+
+struct RightsName {
+  std::string_view name;
+  RightsSet set;
+};
+// Bit N of a set stands for the combination N of write (1), read (2) and atomic (4).
+constexpr RightsName rights_names[] = {
+    {"local_only", 0b00000001},  {"remote", 0b11111110},        {"remote_write", 0b10101010},
+    {"remote_read", 0b11001100}, {"remote_atomic", 0b11110000},
+};
+
+const std::string& text(const Json& value) { return value.get_ref<const std::string&>(); }
+
+// One string or a list of them.
+std::vector<std::string> texts(const Json& value) {
+  if (value.is_string())
+    return {text(value)};
+  std::vector<std::string> result;
+  for (const Json& entry : value)
+    result.push_back(text(entry));
+  return result;
+}
+
+template <typename Named> auto value_of(const Named& names, std::string_view name) {
+  return std::ranges::find(names, name, [](const auto& entry) { return entry.name; });
+}
+
+Match compile_match(const Json& match) {
+  Match result;
+  if (match.contains("program"))
+    result.programs = texts(match["program"]);
+  if (match.contains("device"))
+    result.devices = texts(match["device"]);
+  if (match.contains("qp_type")) {
+    result.qp_types = 0;
+    for (const Json& type : match["qp_type"])
+      result.qp_types |= 1u << value_of(qp_type_names, text(type))->value;
+  }
+  if (match.contains("access")) {
+    result.rights = 0;
+    for (const Json& right : match["access"])
+      result.rights |= value_of(rights_names, text(right))->set;
+  }
+  if (match.contains("min_size"))
+    result.min_size = *parse_size(text(match["min_size"]));
+  if (match.contains("max_size"))
+    result.max_size = *parse_size(text(match["max_size"]));
+  if (match.contains("peer"))
+    for (const std::string& range : texts(match["peer"]))
+      result.peers.push_back(*parse_cidr(range));
+  return result;
+}
+
+Rule compile_rule(const Json& rule, size_t index) {
+  Rule result;
+  result.index = index;
+  result.name = rule.contains("name") ? text(rule["name"]) : "rule " + std::to_string(index);
+  if (rule.contains("match"))
+    result.match = compile_match(rule["match"]);
+  if (rule.contains("register"))
+    result.backend = rule["register"] == "none" ? Backend::none : Backend::pinned;
+  if (rule.contains("peers"))
+    result.peers = rule["peers"] == "none" ? Peers::none : Peers::automatic;
+  if (rule.contains("order"))
+    result.order = rule["order"] == "relaxed" ? Order::relaxed : Order::strict;
+  if (rule.contains("copy_below"))
+    result.copy_below = *parse_size(text(rule["copy_below"]));
+  return result;
+}
+
+// The rule's keys that are actions, by the schema's "x-action".
+std::vector<std::string_view> known_actions() {
+  std::vector<std::string_view> result;
+  for (const auto& member : schema()["definitions"]["rule"]["properties"].items())
+    if (member.value().contains("x-action"))
+      result.push_back(member.key());
+  return result;
+}
+
+class RuleChecker {
+public:
+  RuleChecker(const std::string& file, std::vector<Error>& errors)
+      : file_(file), errors_(errors), actions_(known_actions()) {}
+
+  // What the schema cannot say about one rule. `pointer` is where it is.
+  void check(const Json& rule, const std::string& pointer) {
+    std::vector<std::string_view> set;
+    for (std::string_view action : actions_)
+      if (rule.contains(action))
+        set.push_back(action);
+    if (set.empty())
+      errors_.push_back({file_, pointer, "the rule sets no action",
+                         "add one of " + quoted_list(actions_, "or")});
+    if (!rule.contains("match"))
+      return;
+    const Json& match = rule["match"];
+    for (const auto& member : match.items())
+      check_applies(member.key(), set, pointer);
+    if (match.contains("min_size") && match.contains("max_size") &&
+        *parse_size(text(match["min_size"])) > *parse_size(text(match["max_size"])))
+      errors_.push_back({file_, pointer + "/match/min_size",
+                         "the rule can never fire: min_size " + in_quotes(text(match["min_size"])) +
+                             " is above max_size " + in_quotes(text(match["max_size"])),
+                         "swap them"});
+  }
+
+private:
+  // A key that has no meaning for one of the rule's actions would make that action never fire.
+  void check_applies(const std::string& key, const std::vector<std::string_view>& set,
+                     const std::string& pointer) {
+    const Json& part =
+        schema()["definitions"]["rule"]["properties"]["match"]["properties"][key];
+    const auto applies = part.find("x-actions");
+    if (applies == part.end())
+      return;
+    for (std::string_view action : set) {
+      if (std::ranges::find(*applies, Json(action)) != applies->end())
+        continue;
+      const std::string why =
+          key == "peer" ? "a region is registered before its peers are known; " : "";
+      errors_.push_back({file_, child_pointer(pointer + "/match", key),
+                         in_quotes(key) + " does not apply to the action " + in_quotes(action),
+                         why + "put " + in_quotes(action) + " into a rule without " + in_quotes(key)});
+    }
+  }
+
+  const std::string& file_;
+  std::vector<Error>& errors_;
+  const std::vector<std::string_view> actions_;
+};
+
+bool has_error_below(const std::vector<Error>& errors, const std::string& pointer) {
+  return std::ranges::any_of(errors, [&](const Error& error) {
+    return error.pointer == pointer || error.pointer.starts_with(pointer + "/");
+  });
+}
+
+void compile_log(const Json& log, LogSettings& settings) {
+  static constexpr std::pair<std::string_view, LogLevel> levels[] = {
+      {"debug", LogLevel::debug}, {"info", LogLevel::info}, {"warn", LogLevel::warn},
+      {"error", LogLevel::error}, {"off", LogLevel::off},
+  };
+  if (log.contains("level"))
+    for (const auto& [name, level] : levels)
+      if (log["level"] == name)
+        settings.level = level;
+  if (log.contains("file"))
+    settings.file = text(log["file"]);
+}
+
+void compile_peers(const Json& peers, LinkSettings& settings, const std::string& file,
+                   std::vector<Error>& errors) {
+  for (const auto& member : peers.items()) {
+    LinkSettings::Mapping mapping = *parse_peer(member.key());
+    mapping.address = *parse_address(text(member.value()));
+    const auto same = [&](const LinkSettings::Mapping& other) {
+      return other.by == mapping.by && other.key == mapping.key;
+    };
+    if (std::ranges::any_of(settings.mapped, same))
+      errors.push_back({file, child_pointer("/link/peers", member.key()),
+                        "the same peer is given twice in different spellings",
+                        "keep one of them"});
+    settings.mapped.push_back(mapping);
+  }
+}
+
+void compile_link(const Json& link, LinkSettings& settings, const std::string& file,
+                  std::vector<Error>& errors) {
+  if (link.contains("port"))
+    settings.port = link["port"].get<uint16_t>();
+  if (link.contains("hello_timeout"))
+    settings.hello_timeout =
+        std::chrono::milliseconds(*parse_duration(text(link["hello_timeout"])));
+  if (link.contains("allow"))
+    for (const Json& range : link["allow"])
+      settings.allow.push_back(*parse_cidr(text(range)));
+  if (link.contains("key_file"))
+    settings.key = read_key(text(link["key_file"]), file, errors);
+  if (link.contains("peers"))
+    compile_peers(link["peers"], settings, file, errors);
+}
+
+void check_names(const std::vector<Rule>& rules, const std::string& file,
+                 std::vector<Error>& errors) {
+  for (auto rule = rules.begin(); rule != rules.end(); ++rule) {
+    const auto twin = std::find_if(rules.begin(), rule, [&](const Rule& earlier) {
+      return earlier.name == rule->name;
+    });
+    if (twin != rule)
+      errors.push_back({file, "/rules/" + std::to_string(rule->index) + "/name",
+                        in_quotes(rule->name) + " is already the name of /rules/" +
+                            std::to_string(twin->index),
+                        "give each rule a name of its own"});
+  }
+}
+
+} // namespace
+
+Document compile(const Json& document, const std::string& file, std::vector<Error>& errors) {
+  Document result;
+  result.source = file;
+  const auto usable = [&](const char* key) {
+    return document.is_object() && document.contains(key) &&
+           !has_error_below(errors, "/" + std::string(key));
+  };
+  if (usable("description"))
+    result.description = text(document["description"]);
+  if (usable("log"))
+    compile_log(document["log"], result.log);
+  if (usable("link"))
+    compile_link(document["link"], result.link, file, errors);
+  if (usable("staging"))
+    result.staging = *parse_size(text(document["staging"]));
+  if (usable("pinned_budget"))
+    result.pinned_budget = *parse_size(text(document["pinned_budget"]));
+  const bool listed = std::ranges::none_of(
+      errors, [](const Error& error) { return error.pointer == "/rules"; });
+  if (!document.is_object() || !document.contains("rules") || !listed)
+    return result;
+
+  RuleChecker checker(file, errors);
+  const Json& rules = document["rules"];
+  for (size_t i = 0; i < rules.size(); ++i) {
+    const std::string pointer = "/rules/" + std::to_string(i);
+    if (has_error_below(errors, pointer))
+      continue;
+    checker.check(rules[i], pointer);
+    result.rules.push_back(compile_rule(rules[i], i));
+  }
+  check_names(result.rules, file, errors);
+  if (errors.empty())
+    find_shadowed(result.rules, file, errors);
+  return result;
+}
+
+} // namespace adverb::policy

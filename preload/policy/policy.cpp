@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+#include "policy/policy.h"
+
+#include "policy/glob.h"
+#include "policy/rule.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace adverb::policy {
+namespace {
+
+constexpr unsigned access_remote_shift = 1; // IBV_ACCESS_REMOTE_{WRITE,READ,ATOMIC} are 2, 4, 8
+constexpr unsigned rights_mask = 7;
+
+bool matches_device(const Match& match, std::string_view device) noexcept {
+  return match.devices.empty() || std::ranges::any_of(match.devices, [&](const std::string& glob) {
+           return glob_matches(glob, device);
+         });
+}
+
+bool matches_any_region(const Match& match) noexcept {
+  return match.rights == any_rights && match.min_size == 0 && match.max_size == Match{}.max_size;
+}
+
+bool matches_any_device(const Match& match) noexcept {
+  return match.devices.empty() || std::ranges::find(match.devices, "*") != match.devices.end();
+}
+
+bool matches_qp_type(const Match& match, int type) noexcept {
+  if (match.qp_types == any_qp_type)
+    return true;
+  return type >= 0 && type < 32 && (match.qp_types >> type & 1) != 0;
+}
+
+bool contains(const std::vector<Cidr>& ranges, const in6_addr& address) noexcept {
+  return std::ranges::any_of(ranges, [&](const Cidr& range) { return range.contains(address); });
+}
+
+bool may_unpin_somewhere(const std::vector<Rule>& rules) noexcept {
+  return std::ranges::any_of(rules,
+                             [](const Rule& rule) { return rule.backend == Backend::none; });
+}
+
+bool may_ask_peers(const std::vector<Rule>& rules) noexcept {
+  for (const Rule& rule : rules) {
+    if (rule.peers == Peers::automatic)
+      return true;
+    if (rule.peers == Peers::none && rule.match.qp_types == any_qp_type &&
+        rule.match.peers.empty() && matches_any_device(rule.match))
+      return false;
+  }
+  return true;
+}
+
+} // namespace
+
+bool Cidr::contains(const in6_addr& other) const noexcept {
+  const unsigned whole = bits / 8;
+  if (memcmp(address.s6_addr, other.s6_addr, whole) != 0)
+    return false;
+  const unsigned rest = bits % 8;
+  return rest == 0 ||
+         ((address.s6_addr[whole] ^ other.s6_addr[whole]) & (0xff00u >> rest) & 0xff) == 0;
+}
+
+bool Cidr::contains(const Cidr& other) const noexcept {
+  return bits <= other.bits && contains(other.address);
+}
+
+bool Cidr::operator==(const Cidr& other) const noexcept {
+  return bits == other.bits && memcmp(&address, &other.address, sizeof(address)) == 0;
+}
+
+bool LinkSettings::allowed(const in6_addr& address) const noexcept {
+  return policy::contains(allow, address);
+}
+
+std::optional<in6_addr>
+LinkSettings::mapped_peer(const std::array<uint8_t, 16>& gid) const noexcept {
+  for (const Mapping& mapping : mapped) {
+    if (mapping.by == Mapping::By::gid && mapping.key == gid)
+      return mapping.address;
+    // The lower half of a GID is the port's GUID.
+    if (mapping.by == Mapping::By::guid && memcmp(mapping.key.data(), gid.data() + 8, 8) == 0)
+      return mapping.address;
+  }
+  return std::nullopt;
+}
+
+std::optional<in6_addr> LinkSettings::mapped_lid(uint16_t lid) const noexcept {
+  for (const Mapping& mapping : mapped)
+    if (mapping.by == Mapping::By::lid && mapping.key[0] == lid >> 8 &&
+        mapping.key[1] == (lid & 0xff))
+      return mapping.address;
+  return std::nullopt;
+}
+
+Policy::Policy(Document document)
+    : rules_(std::move(document.rules)),
+      hits_(std::make_unique<std::atomic<uint64_t>[]>(rules_.size())),
+      link_(std::move(document.link)), log_(std::move(document.log)), staging_(document.staging),
+      pinned_budget_(document.pinned_budget), source_(std::move(document.source)),
+      description_(std::move(document.description)),
+      idle_(!may_unpin_somewhere(rules_) && !may_ask_peers(rules_)) {}
+
+Policy::~Policy() = default;
+
+void Policy::count(const Rule& rule) const noexcept {
+  hits_[static_cast<size_t>(&rule - rules_.data())].fetch_add(1, std::memory_order_relaxed);
+}
+
+Backend Policy::region(const RegionQuery& query) const noexcept {
+  const auto combination =
+      static_cast<RightsSet>(1u << (query.access >> access_remote_shift & rights_mask));
+  for (const Rule& rule : rules_) {
+    const Match& match = rule.match;
+    if (rule.backend && (match.rights & combination) && query.length >= match.min_size &&
+        query.length <= match.max_size && matches_device(match, query.device)) {
+      count(rule);
+      return *rule.backend;
+    }
+  }
+  return Backend::pinned;
+}
+
+bool Policy::may_unpin(std::string_view device) const noexcept {
+  for (const Rule& rule : rules_) {
+    if (!rule.backend || !matches_device(rule.match, device))
+      continue;
+    if (*rule.backend == Backend::none)
+      return true;
+    if (matches_any_region(rule.match))
+      return false;
+  }
+  return false;
+}
+
+template <typename T>
+T Policy::decide(const QpQuery& query, std::optional<T> Rule::* action, T otherwise) const noexcept {
+  for (const Rule& rule : rules_) {
+    const Match& match = rule.match;
+    const std::optional<T>& value = rule.*action;
+    if (!value || !matches_qp_type(match, query.qp_type) || !matches_device(match, query.device))
+      continue;
+    if (!match.peers.empty()) {
+      if (query.peer == nullptr) {
+        if (*value == otherwise)
+          return otherwise; // some peers may get the answer that is safe for all
+        continue;
+      }
+      if (!contains(match.peers, *query.peer))
+        continue;
+    }
+    count(rule);
+    return *value;
+  }
+  return otherwise;
+}
+
+Peers Policy::peers(const QpQuery& query) const noexcept {
+  return decide(query, &Rule::peers, Peers::automatic);
+}
+
+Order Policy::order(const QpQuery& query) const noexcept {
+  return decide(query, &Rule::order, Order::strict);
+}
+
+std::optional<uint64_t> Policy::copy_below(std::string_view device) const noexcept {
+  for (const Rule& rule : rules_)
+    if (rule.copy_below && matches_device(rule.match, device)) {
+      count(rule);
+      return rule.copy_below;
+    }
+  return std::nullopt;
+}
+
+std::span<const Rule> Policy::rules() const noexcept { return rules_; }
+
+std::vector<RuleHits> Policy::hits() const {
+  std::vector<RuleHits> result;
+  for (size_t i = 0; i < rules_.size(); ++i)
+    result.push_back({rules_[i].index, rules_[i].name, hits_[i].load(std::memory_order_relaxed)});
+  return result;
+}
+
+} // namespace adverb::policy

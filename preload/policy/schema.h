@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// Checks a document against the policy's JSON Schema. Knows the part of draft-07 which that schema
+// uses, and adverb's own keywords (policy/README.md); a unit test holds the schema to that part.
+#pragma once
+
+#include "policy/json.h"
+
+namespace adverb::policy {
+
+// The embedded schema, parsed once.
+const Json& schema();
+
+// `part` with its "$ref" followed; keys beside the "$ref" win over those it leads to.
+Json resolved(const Json& part);
+
+// Adds an error for everything in `document` that the schema does not allow.
+void validate(const Json& document, const std::string& file, std::vector<Error>& errors);
+
+} // namespace adverb::policy
