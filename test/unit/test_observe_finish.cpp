@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+#include "catch.h"
+#include "test_observe_child.h"
+
+#include "observe/counters.h"
+#include "observe/layout.h"
+#include "observe/page.h"
+#include "observe/snapshot.h"
+
+#include <barrier>
+#include <thread>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+using namespace adverb::observe;
+using nlohmann::json;
+using observe_test::Child;
+using observe_test::Sandbox;
+using observe_test::slurp;
+
+TEST_CASE("the statistics file names every counter and carries its value", "[observe]") {
+  Sandbox box;
+  setenv("ADVERB_STATS_FILE", box.file("stats.%p.json").c_str(), 1);
+  Child child([](Child&) {
+    start({"/lib/libadverb.so", "built-in default", "rxe", "rxe0"});
+    count(Counter::staging_bytes, uint64_t{1} << 60);
+    gauge_add(Gauge::recv_forced_bytes, -1);
+    label_rule(0, "quoted \" and \xff not UTF-8");
+    return 0;
+  });
+  const pid_t pid = child.pid();
+  REQUIRE(child.finish() == 0);
+  const json stats = json::parse(slurp(box.file("stats." + std::to_string(pid) + ".json")));
+  size_t counters = 0, gauges = 0;
+  for (const Row& row : kRows) {
+    counters += row.kind == RowKind::counter && stats["counters"].contains(row.name);
+    gauges += row.kind == RowKind::gauge && stats["gauges"].contains(row.name);
+  }
+  CHECK(counters == kCounters);
+  CHECK(gauges == kGauges);
+  CHECK(stats["counters"]["staging_bytes"] == uint64_t{1} << 60);
+  CHECK(stats["gauges"]["recv_forced_bytes"] == -1);
+  CHECK(stats["pid"] == pid);
+  CHECK(stats["adverb"] == ADVERB_VERSION);
+  CHECK(stats["devices"] == json::array({"rxe0"}));
+  CHECK(stats["rules"].size() == 1);
+  CHECK(box.files() == 1); // no temporary left, no page left
+}
+
+TEST_CASE("a program that used no verbs writes no statistics", "[observe]") {
+  Sandbox box;
+  setenv("ADVERB_STATS_FILE", box.file("stats").c_str(), 1);
+  Child child([](Child&) {
+    count(Counter::hooks_calls);
+    return 0;
+  });
+  CHECK(child.finish() == 0);
+  CHECK(box.files() == 0);
+}
+
+TEST_CASE("counts of the program's own exit handlers are in the statistics", "[observe]") {
+  Sandbox box;
+  setenv("ADVERB_STATS_FILE", box.file("stats").c_str(), 1);
+  Child child([](Child&) {
+    atexit([] { count(Counter::kicks, 7); }); // registered before start(): runs after its handlers
+    start({"l", "p", "v", "d"});
+    return 0;
+  });
+  REQUIRE(child.finish() == 0);
+  CHECK(json::parse(slurp(box.file("stats")))["counters"]["kicks"] == 7);
+}
+
+TEST_CASE("exit() from eight threads at once still leaves complete statistics", "[observe]") {
+  Sandbox box;
+  setenv("ADVERB_STATS_FILE", box.file("stats").c_str(), 1);
+  for (int round = 0; round < 20; ++round) {
+    Child child([](Child&) {
+      start({"l", "p", "v", "d"});
+      count(Counter::kicks, 3);
+      // Leaked: threads that are inside exit() cannot be joined.
+      auto* together = new std::barrier<>(8);
+      for (int i = 0; i < 7; ++i)
+        std::thread([together] {
+          together->arrive_and_wait();
+          exit(0);
+        }).detach();
+      together->arrive_and_wait();
+      return 0;
+    });
+    REQUIRE(child.finish() == 0);
+    REQUIRE(json::parse(slurp(box.file("stats")))["counters"]["kicks"] == 3);
+    std::filesystem::remove(box.file("stats"));
+  }
+}
+
+TEST_CASE("quick_exit leaves statistics too", "[observe]") {
+  Sandbox box;
+  setenv("ADVERB_STATS_FILE", box.file("stats").c_str(), 1);
+  Child child([](Child&) -> int {
+    start({"l", "p", "v", "d"});
+    quick_exit(0);
+  });
+  REQUIRE(child.finish() == 0);
+  CHECK(json::parse(slurp(box.file("stats")))["adverb"] == ADVERB_VERSION);
+}
+
+TEST_CASE("a statistics file that cannot be written is said, with the reason", "[observe]") {
+  Sandbox box;
+  setenv("ADVERB_STATS_FILE", box.file("absent/stats").c_str(), 1);
+  Child child([](Child&) {
+    start({"l", "p", "v", "d"});
+    return 0;
+  });
+  CHECK(child.finish() == 0);
+  CHECK(child.err.find("cannot write the statistics") != std::string::npos);
+  CHECK(child.err.find("No such file") != std::string::npos);
+}

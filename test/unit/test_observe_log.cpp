@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+#include "catch.h"
+#include "test_observe_child.h"
+
+#include "observe/counters.h"
+#include "observe/log.h"
+#include "observe/page.h"
+
+#include <cerrno>
+#include <csignal>
+#include <thread>
+#include <vector>
+
+using namespace adverb::observe;
+using observe_test::Child;
+using observe_test::Sandbox;
+using observe_test::slurp;
+
+namespace {
+
+size_t lines(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
+
+} // namespace
+
+TEST_CASE("a line is adverb[pid] level: text", "[observe]") {
+  Sandbox box;
+  Child child([](Child&) {
+    log_open(LogLevel::debug);
+    log_error("device {} has {} ports", "rxe0", 1);
+    log_warn("w");
+    log_info("i");
+    log_debug("d");
+    return 0;
+  });
+  const std::string prefix = "adverb[" + std::to_string(child.pid()) + "] ";
+  REQUIRE(child.finish() == 0);
+  CHECK(child.err == prefix + "error: device rxe0 has 1 ports\n" + prefix + "warn: w\n" + prefix +
+                         "info: i\n" + prefix + "debug: d\n");
+}
+
+TEST_CASE("lines below the level are not written", "[observe]") {
+  Sandbox box;
+  Child child([](Child&) {
+    log_open(LogLevel::error);
+    log_warn("no");
+    log_error("yes");
+    log_open(LogLevel::off);
+    log_error("no");
+    return 0;
+  });
+  REQUIRE(child.finish() == 0);
+  CHECK(lines(child.err) == 1);
+  CHECK(child.err.find("yes") != std::string::npos);
+}
+
+TEST_CASE("without log_open warnings are written and info is not", "[observe]") {
+  Sandbox box;
+  Child child([](Child&) {
+    log_info("no");
+    log_warn("yes");
+    return 0;
+  });
+  REQUIRE(child.finish() == 0);
+  CHECK(lines(child.err) == 1);
+}
+
+TEST_CASE("ADVERB_LOG wins over the policy, and a wrong value is said", "[observe]") {
+  Sandbox box;
+  setenv("ADVERB_LOG", "debug", 1);
+  Child verbose([](Child&) {
+    log_open(LogLevel::off);
+    log_debug("d");
+    return 0;
+  });
+  verbose.finish();
+  CHECK(verbose.err.find("debug: d") != std::string::npos);
+
+  setenv("ADVERB_LOG", "loud", 1);
+  Child wrong([](Child&) {
+    log_open(LogLevel::warn);
+    return 0;
+  });
+  wrong.finish();
+  CHECK(wrong.err.find("ADVERB_LOG=loud") != std::string::npos);
+}
+
+TEST_CASE("a log file is appended to and its name knows the process", "[observe]") {
+  Sandbox box;
+  setenv("ADVERB_LOG_FILE", box.file("log.%p").c_str(), 1);
+  Child child([](Child&) {
+    log_open(LogLevel::info, "/nonexistent/ignored");
+    log_info("one");
+    log_open(LogLevel::info);
+    log_info("two");
+    return 0;
+  });
+  const std::string path = box.file("log." + std::to_string(child.pid()));
+  REQUIRE(child.finish() == 0);
+  CHECK(child.err.empty());
+  const std::string text = slurp(path);
+  CHECK(lines(text) == 2);
+  CHECK(text.find("] info: two") != std::string::npos);
+}
+
+TEST_CASE("a log file that cannot be opened is said on stderr", "[observe]") {
+  Sandbox box;
+  Child child([&box](Child&) {
+    log_open(LogLevel::info, box.file("absent/log"));
+    log_info("still heard");
+    return 0;
+  });
+  child.finish();
+  CHECK(child.err.find("cannot open the log file") != std::string::npos);
+  CHECK(child.err.find("still heard") != std::string::npos);
+}
+
+TEST_CASE("a descriptor number the program took over is never written to", "[observe]") {
+  Sandbox box;
+  Child child([&box](Child&) {
+    log_open(LogLevel::info, box.file("log"));
+    log_info("before");
+    for (int fd = 3; fd < 64; ++fd)
+      close(fd);
+    const int mine = open(box.file("data").c_str(), O_CREAT | O_RDWR, 0600);
+    for (int fd = mine + 1; fd < 64; ++fd)
+      dup2(mine, fd);
+    log_info("after");
+    return value(Counter::log_dropped) == 1 ? 0 : 1;
+  });
+  CHECK(child.finish() == 0);
+  CHECK(slurp(box.file("data")).empty());
+  CHECK(lines(slurp(box.file("log"))) == 1);
+}
+
+TEST_CASE("a fork child is silent until it opens its log again", "[observe]") {
+  Sandbox box;
+  Child child([](Child&) {
+    log_open(LogLevel::info);
+    log_info("parent");
+    const pid_t pid = fork();
+    if (pid == 0) {
+      log_error("silent");
+      log_open(LogLevel::info);
+      log_info("child");
+      exit(0);
+    }
+    waitpid(pid, nullptr, 0);
+    return 0;
+  });
+  REQUIRE(child.finish() == 0);
+  CHECK(lines(child.err) == 2);
+  CHECK(child.err.find("silent") == std::string::npos);
+  CHECK(child.err.find("child") != std::string::npos);
+}
+
+TEST_CASE("forking while other threads log never hangs the child", "[observe]") {
+  Sandbox box;
+  Child child([&box](Child&) {
+    log_open(LogLevel::info, box.file("log"));
+    std::atomic<bool> stop{false};
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 3; ++i)
+      threads.emplace_back([&stop] {
+        while (!stop)
+          log_info("busy");
+      });
+    int bad = 0;
+    for (int i = 0; i < 100; ++i) {
+      const pid_t pid = fork();
+      if (pid == 0) {
+        alarm(20); // a hang dies here and is seen by the parent
+        log_open(LogLevel::info, "");
+        log_open(LogLevel::info, box.file("log"));
+        log_info("child");
+        _exit(0);
+      }
+      int status = 0;
+      waitpid(pid, &status, 0);
+      bad += status != 0;
+    }
+    stop = true;
+    for (auto& thread : threads)
+      thread.join();
+    return bad;
+  });
+  CHECK(child.finish() == 0);
+}
+
+TEST_CASE("a reader that went away does not kill the program", "[observe]") {
+  Sandbox box;
+  Child child([](Child&) {
+    int ends[2];
+    (void)!pipe(ends);
+    dup2(ends[1], STDERR_FILENO);
+    close(ends[0]);
+    close(ends[1]);
+    log_open(LogLevel::info);
+    errno = 1234;
+    log_info("into nothing");
+    sigset_t pending;
+    sigpending(&pending);
+    return errno == 1234 && !sigismember(&pending, SIGPIPE) && value(Counter::log_dropped) == 1
+               ? 0
+               : 1;
+  });
+  CHECK(child.finish() == 0);
+}
+
+TEST_CASE("long lines are cut, not lost", "[observe]") {
+  Sandbox box;
+  Child child([](Child&) {
+    log_warn("{}", std::string(5000, 'x'));
+    return 0;
+  });
+  REQUIRE(child.finish() == 0);
+  CHECK(lines(child.err) == 1);
+  CHECK(std::count(child.err.begin(), child.err.end(), 'x') == 1000);
+}
+
+TEST_CASE("log_once says a thing once and a thousand keys do not break it", "[observe]") {
+  Sandbox box;
+  Child child([](Child&) {
+    int said = 0;
+    for (int i = 0; i < 3; ++i)
+      said += log_once("peer 1 is stock");
+    said += log_once("peer 2 is stock");
+    if (said != 2)
+      return 1;
+    int fresh = 0;
+    for (int i = 0; i < 1000; ++i)
+      fresh += log_once("key " + std::to_string(i));
+    return fresh == 510 && value(Counter::log_dropped) == 490 && !log_once("key 3") ? 0 : 2;
+  });
+  CHECK(child.finish() == 0);
+}
+
+TEST_CASE("log_every holds back repeats and counts them", "[observe]") {
+  Sandbox box;
+  Child child([](Child&) {
+    const bool first = log_every("naks", 3600);
+    const bool second = log_every("naks", 3600);
+    const bool other = log_every("retries", 3600);
+    const bool always = log_every("tick", 0) && log_every("tick", 0);
+    return first && !second && other && always && value(Counter::log_dropped) == 1 ? 0 : 1;
+  });
+  CHECK(child.finish() == 0);
+}
+
+TEST_CASE("the start line names library, policy, provider and devices, once", "[observe]") {
+  Sandbox box;
+  Child child([](Child&) {
+    log_open(LogLevel::info);
+    start({"/lib/libadverb.so", "profile unpinned", "rxe", "rxe0 rxe1"});
+    start({"/lib/libadverb.so", "profile unpinned", "rxe", "rxe0 rxe1"});
+    return 0;
+  });
+  const std::string prefix = "adverb[" + std::to_string(child.pid()) + "] info: ";
+  REQUIRE(child.finish() == 0);
+  CHECK(child.err == prefix + "adverb " ADVERB_VERSION ": library /lib/libadverb.so, policy "
+                              "profile unpinned, provider rxe rxe0 rxe1\n");
+}

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+#include "catch.h"
+#include "test_observe_child.h"
+
+#include "observe/counters.h"
+#include "observe/directory.h"
+#include "observe/layout.h"
+#include "observe/page.h"
+#include "observe/snapshot.h"
+
+#include <csignal>
+#include <thread>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+using namespace adverb::observe;
+using observe_test::Child;
+using observe_test::Sandbox;
+using observe_test::slurp;
+
+namespace {
+
+const Identity kIdentity{"/usr/lib/libadverb.so", "profile unpinned", "rxe", "rxe0"};
+
+std::vector<FoundPage> pages_in(const Sandbox& box) {
+  return find_pages({box.path.string()}, geteuid());
+}
+
+Snapshot snapshot_of(const Sandbox& box) {
+  const auto pages = pages_in(box);
+  REQUIRE(pages.size() == 1);
+  auto read = read_snapshot(pages[0].path);
+  if (const auto* error = std::get_if<SnapshotError>(&read))
+    FAIL(error->text);
+  return std::get<Snapshot>(read);
+}
+
+uint64_t get(const Snapshot& s, Counter c) { return s.counters[static_cast<size_t>(c)]; }
+
+} // namespace
+
+TEST_CASE("another process reads the counters while they grow", "[observe]") {
+  Sandbox box;
+  Child child([](Child& self) {
+    count(Counter::regions_unpinned, 3); // before the page exists
+    label_rule(1, "big regions");
+    start(kIdentity);
+    count(Counter::regions_unpinned, 4);
+    gauge_add(Gauge::pinned_bytes, 4096);
+    gauge_add(Gauge::pinned_bytes, -8192);
+    count_rule(1);
+    add_device("rxe1");
+    add_device("rxe0");
+    self.tell();
+    self.wait_parent();
+    count(Counter::regions_unpinned);
+    self.tell();
+    self.wait_parent();
+    return 0;
+  });
+  REQUIRE(child.wait_told());
+  const auto pages = pages_in(box);
+  REQUIRE(pages.size() == 1);
+  CHECK(pages[0].live);
+  CHECK(pages[0].name.pid == child.pid());
+  struct stat mode;
+  REQUIRE(stat(pages[0].path.c_str(), &mode) == 0);
+  CHECK((mode.st_mode & 0777) == 0600);
+
+  const Snapshot first = snapshot_of(box);
+  CHECK(get(first, Counter::regions_unpinned) == 7);
+  CHECK(first.gauges[static_cast<size_t>(Gauge::pinned_bytes)] == -4096);
+  CHECK(first.pid == static_cast<uint32_t>(child.pid()));
+  CHECK(first.policy == "profile unpinned");
+  CHECK(first.program == std::filesystem::read_symlink("/proc/self/exe"));
+  CHECK(first.devices == std::vector<std::string>{"rxe0", "rxe1"});
+  REQUIRE(first.rules.size() == 1);
+  CHECK(first.rules[0].label == "big regions");
+  CHECK(first.rules[0].hits == 1);
+
+  child.let_go();
+  REQUIRE(child.wait_told());
+  CHECK(get(snapshot_of(box), Counter::regions_unpinned) == 8);
+  child.let_go();
+  CHECK(child.finish() == 0);
+  CHECK(box.files() == 0);
+}
+
+TEST_CASE("concurrent counts are all there", "[observe]") {
+  Sandbox box;
+  Child child([](Child&) {
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t)
+      threads.emplace_back([t] {
+        for (int i = 0; i < 20000; ++i) {
+          count(Counter::kicks);
+          if (i == 500 * t)
+            start(kIdentity);
+        }
+      });
+    for (auto& thread : threads)
+      thread.join();
+    detail::tally.load(); // the page's
+    const uint64_t late = detail::private_page.tally.counters[size_t(Counter::kicks)].load();
+    return value(Counter::kicks) + late == 80000 ? 0 : 1;
+  });
+  CHECK(child.finish() == 0);
+}
+
+TEST_CASE("a page of another layout is refused with both versions named", "[observe]") {
+  Sandbox box;
+  Child child([](Child& self) {
+    start(kIdentity);
+    self.tell();
+    self.wait_parent();
+    return 0;
+  });
+  REQUIRE(child.wait_told());
+  const std::string path = pages_in(box).at(0).path;
+  const uint64_t other = kLayout + 1;
+  const int fd = open(path.c_str(), O_WRONLY);
+  REQUIRE(pwrite(fd, &other, sizeof other, offsetof(PageHeader, layout)) == sizeof other);
+  close(fd);
+  const auto read = read_snapshot(path);
+  REQUIRE(std::holds_alternative<SnapshotError>(read));
+  const std::string text = std::get<SnapshotError>(read).text;
+  CHECK(text.find("libadverb.so " ADVERB_VERSION) != std::string::npos);
+  CHECK(text.find(std::to_string(child.pid())) != std::string::npos);
+  child.let_go();
+}
+
+TEST_CASE("what is no page is refused, whatever it holds", "[observe]") {
+  Sandbox box;
+  for (size_t size : {size_t{0}, size_t{7}, sizeof(PageHeader), sizeof(Page), 2 * sizeof(Page)}) {
+    const std::string path = box.file("adverb.1.2.3");
+    std::ofstream(path) << std::string(size, 'A');
+    CHECK(std::holds_alternative<SnapshotError>(read_snapshot(path)));
+  }
+  CHECK(std::holds_alternative<SnapshotError>(read_snapshot(box.file("absent"))));
+  symlink(box.file("adverb.1.2.3").c_str(), box.file("adverb.1.2.4").c_str());
+  CHECK(std::holds_alternative<SnapshotError>(read_snapshot(box.file("adverb.1.2.4"))));
+}
+
+TEST_CASE("a killed process leaves a page that the next one removes", "[observe]") {
+  Sandbox box;
+  Child killed([](Child& self) {
+    start(kIdentity);
+    self.tell();
+    self.wait_parent();
+    return 0;
+  });
+  REQUIRE(killed.wait_told());
+  kill(killed.pid(), SIGKILL);
+  CHECK(killed.finish() == 128 + SIGKILL);
+  REQUIRE(pages_in(box).size() == 1);
+  CHECK_FALSE(pages_in(box)[0].live);
+
+  Child next([](Child& self) {
+    start(kIdentity);
+    self.tell();
+    self.wait_parent();
+    return 0;
+  });
+  REQUIRE(next.wait_told());
+  REQUIRE(pages_in(box).size() == 1);
+  CHECK(pages_in(box)[0].name.pid == next.pid());
+  next.let_go();
+}
+
+TEST_CASE("an exec'ed successor without adverb makes the page stale", "[observe]") {
+  Sandbox box;
+  Child child([](Child& self) {
+    start(kIdentity);
+    fcntl(STDERR_FILENO, F_SETFD, 0);
+    // The shell tells the parent through stderr that the exec has happened.
+    self.tell();
+    execl("/bin/sh", "sh", "-c", "echo up >&2; exec sleep 60", nullptr);
+    return 1;
+  });
+  REQUIRE(child.wait_told());
+  // The mapping is gone when the exec has happened; nothing else signals it without a pipe read.
+  bool live = true;
+  for (int i = 0; i < 5000 && live; ++i) {
+    live = pages_in(box).at(0).live;
+    if (live)
+      usleep(1000);
+  }
+  CHECK_FALSE(live);
+  CHECK(remove_stale(pages_in(box)) == 1);
+  CHECK(box.files() == 0);
+  kill(child.pid(), SIGKILL);
+}
+
+TEST_CASE("pages of live processes and other users' files survive the sweep", "[observe]") {
+  Sandbox box;
+  Child child([](Child& self) {
+    start(kIdentity);
+    self.tell();
+    self.wait_parent();
+    return 0;
+  });
+  REQUIRE(child.wait_told());
+  // Young and without a header: somebody may be making it right now.
+  std::ofstream(box.file("adverb." + std::to_string(geteuid()) + ".4194303.1")) << "";
+  std::ofstream(box.file("adverb.notes")) << "mine";
+  CHECK(remove_stale(pages_in(box)) == 0);
+  CHECK(box.files() == 3);
+  child.let_go();
+}
+
+TEST_CASE("page names parse only as they are written", "[observe]") {
+  const auto name = parse_page_name("adverb.1000.42.123456789");
+  REQUIRE(name);
+  CHECK(name->uid == 1000);
+  CHECK(name->pid == 42);
+  CHECK(name->start_time == 123456789);
+  for (const char* bad :
+       {"", "adverb", "adverb.", "adverb.1.2", "adverb.1.2.", "adverb.1.2.3.4", "adverb.-1.2.3",
+        "adverb.1.0.3", "adverb.01.2.3", "adverb.1.2.3x", "xadverb.1.2.3", "adverb.1.2.+3",
+        "adverb.1.99999999999.3", "adverb.99999999999.2.3", "adverb.1.2.99999999999999999999999"})
+    CHECK_FALSE(parse_page_name(bad));
+}
+
+TEST_CASE("a fork child counts on a page of its own", "[observe]") {
+  Sandbox box;
+  Child parent([&box](Child& self) {
+    start(kIdentity);
+    count(Counter::kicks, 10);
+    const pid_t child = fork();
+    if (child == 0) {
+      if (value(Counter::kicks) != 0)
+        exit(2);
+      count(Counter::kicks, 5); // before its page exists
+      if (box.files() != 1)
+        exit(3);
+      start(kIdentity);
+      count(Counter::kicks, 1);
+      self.tell();
+      self.wait_parent();
+      exit(0);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    // The child's end must leave the parent's page.
+    if (status != 0 || box.files() != 1 || value(Counter::kicks) != 10)
+      return 1;
+    return 0;
+  });
+  REQUIRE(parent.wait_told());
+  const auto pages = pages_in(box);
+  REQUIRE(pages.size() == 2);
+  for (const FoundPage& page : pages) {
+    CHECK(page.live);
+    const auto read = read_snapshot(page.path);
+    REQUIRE(std::holds_alternative<Snapshot>(read));
+    const uint64_t expected = page.name.pid == parent.pid() ? 10 : 6;
+    CHECK(get(std::get<Snapshot>(read), Counter::kicks) == expected);
+  }
+  parent.let_go();
+  CHECK(parent.finish() == 0);
+  CHECK(box.files() == 0);
+}
+
+TEST_CASE("a fork child that never uses verbs leaves nothing and touches nothing", "[observe]") {
+  Sandbox box;
+  setenv("ADVERB_STATS_FILE", box.file("stats").c_str(), 1);
+  Child parent([&box](Child&) {
+    start(kIdentity);
+    const pid_t child = fork();
+    if (child == 0)
+      exit(0);
+    waitpid(child, nullptr, 0);
+    return box.files() == 1 ? 0 : 1;
+  });
+  CHECK(parent.finish() == 0);
+  CHECK(nlohmann::json::parse(slurp(box.file("stats")))["policy"] == "profile unpinned");
+}
+
+TEST_CASE("a directory without room costs the page, not the program", "[observe]") {
+  Sandbox box;
+  // A file-size limit makes the reservation fail as a full tmpfs would.
+  Child child([](Child&) {
+    signal(SIGXFSZ, SIG_IGN);
+    const rlimit none{0, 0};
+    setrlimit(RLIMIT_FSIZE, &none);
+    start(kIdentity);
+    count(Counter::kicks, 2);
+    return value(Counter::kicks) == 2 ? 0 : 1;
+  });
+  CHECK(child.finish() == 0);
+  CHECK(box.files() == 0);
+  CHECK(child.err.find("no shared page") != std::string::npos);
+}
