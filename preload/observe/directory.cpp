@@ -132,8 +132,7 @@ uint64_t own_pid_namespace() {
 
 std::vector<std::string> own_directories() {
   std::vector<std::string> out;
-  if (const char* runtime = secure_getenv("XDG_RUNTIME_DIR");
-      runtime != nullptr && *runtime == '/')
+  if (const char* runtime = secure_getenv("XDG_RUNTIME_DIR"); runtime != nullptr && *runtime == '/')
     add_directory(out, runtime);
   add_directory(out, "/dev/shm");
   return out;

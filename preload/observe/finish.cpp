@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // The end of a process: its statistics go to $ADVERB_STATS_FILE, its page goes away.
 //
-// The right moment is after the program's own atexit handlers, which may still use verbs: that is
-// the library's destructor. But before glibc 2.41 a second thread that calls exit() finds the list
-// of handlers empty while the first is inside our destructor, and ends the process under it. So
-// start() also registers a few early handlers: each of them blocks until a complete file exists,
-// and a thread has to pass one before it can get further. The destructor then replaces the file
-// with the final numbers.
+// The right moment is after the program's own exit handlers, which may still use verbs. So the
+// handlers here are registered by a constructor: the library's come first and therefore run last.
+//
+// There are several of them because several threads may call exit() at once. Before glibc 2.41 the
+// second of them finds the list of handlers empty while the first is still inside one, and ends
+// the process under it; with enough handlers each thread has to pass one, which lets it go when
+// the file is complete. Registered this early they lie in libc's static block of 32: a handler
+// that waits while it lies in a later, allocated block is freed by the other threads meanwhile.
 #include "observe/lifecycle.h"
 #include "observe/log.h"
 #include "observe/page.h"
@@ -29,7 +31,7 @@ namespace adverb::observe {
 namespace {
 
 // Threads that may call exit() at the same moment and still leave a complete file.
-constexpr int kEarlyHandlers = 16;
+constexpr int kHandlers = 8;
 
 /// Timed, so that an exit() from a signal handler inside finish() cannot hang the program.
 union Lock {
@@ -38,7 +40,6 @@ union Lock {
   std::timed_mutex mutex;
 };
 constinit Lock g_lock;
-bool g_written = false;  // under g_lock
 bool g_finished = false; // under g_lock
 
 bool write_all(int fd, std::string_view text) {
@@ -86,36 +87,18 @@ void write_statistics() {
     log_warn("cannot write the statistics to {}: {}", path, std::strerror(errno));
 }
 
-void early() noexcept {
-  if (!detail::started())
-    return;
-  const std::unique_lock lock(g_lock.mutex, std::chrono::seconds(2));
-  if (!lock.owns_lock() || g_written)
-    return;
-  g_written = true;
-  try {
-    detail::gather_late_counts();
-    write_statistics();
-  } catch (...) {
-    // Out of memory at exit: the destructor tries once more.
-  }
+__attribute__((constructor(101))) void register_handlers() {
+  for (int i = 0; i < kHandlers; ++i)
+    atexit(finish);
+  at_quick_exit(finish);
 }
-
-__attribute__((destructor)) void finish_at_unload() { finish(); }
 
 } // namespace
 
 namespace detail {
 
-void install_exit_handlers() noexcept {
-  for (int i = 0; i < kEarlyHandlers; ++i)
-    atexit(early);
-  at_quick_exit(finish);
-}
-
 void exit_forget() noexcept {
   new (&g_lock.mutex) std::timed_mutex;
-  g_written = false;
   g_finished = false;
 }
 
@@ -129,7 +112,6 @@ void finish() noexcept {
     const std::unique_lock lock(g_lock.mutex, std::chrono::seconds(2));
     if (lock.owns_lock() && !g_finished) {
       g_finished = true;
-      g_written = true;
       detail::gather_late_counts();
       write_statistics();
       detail::unlink_page();

@@ -20,7 +20,6 @@ void gather_late_counts() noexcept; ///< counts that raced with the change of pa
 void unlink_page() noexcept;        ///< only a page of this very process
 
 // finish.cpp
-void install_exit_handlers() noexcept;
 void exit_forget() noexcept; ///< child: has written nothing yet
 
 } // namespace detail

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // spdlog lives in this file only: header-only, synchronous, without its registry. Loggers are
 // leaked on purpose: lines may come while the program runs its destructors.
-#define SPDLOG_LEVEL_NAMES {"trace", "debug", "info", "warn", "error", "critical", "off"}
+#define SPDLOG_LEVEL_NAMES                                                                         \
+  { "trace", "debug", "info", "warn", "error", "critical", "off" }
 
 #include "observe/log.h"
 
@@ -131,8 +132,8 @@ void open_with(LogLevel level, std::string file) {
   std::string complaint;
   if (const char* text = secure_getenv("ADVERB_LOG"); text != nullptr && *text != '\0') {
     if (!parse_log_level(text, level))
-      complaint = fmt::format("ADVERB_LOG={}: not a level; use off, error, warn, info or debug",
-                              text);
+      complaint =
+          fmt::format("ADVERB_LOG={}: not a level; use off, error, warn, info or debug", text);
   }
   if (const char* text = secure_getenv("ADVERB_LOG_FILE"); text != nullptr && *text != '\0')
     file = text;
@@ -217,8 +218,8 @@ void log_open(LogLevel level, std::string_view file) noexcept {
 }
 
 bool parse_log_level(std::string_view text, LogLevel& out) noexcept {
-  for (LogLevel level : {LogLevel::off, LogLevel::error, LogLevel::warn, LogLevel::info,
-                         LogLevel::debug}) {
+  for (LogLevel level :
+       {LogLevel::off, LogLevel::error, LogLevel::warn, LogLevel::info, LogLevel::debug}) {
     if (text == to_string(level)) {
       out = level;
       return true;

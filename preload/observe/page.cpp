@@ -2,8 +2,8 @@
 #include "observe/page.h"
 
 #include "observe/directory.h"
-#include "observe/lifecycle.h"
 #include "observe/layout.h"
+#include "observe/lifecycle.h"
 #include "observe/log.h"
 
 #include <algorithm>
@@ -167,7 +167,6 @@ void start(const Identity& identity) noexcept {
     detail::log_resume();
     describe(detail::private_page.header, identity);
     open_page();
-    detail::install_exit_handlers();
     log_info("adverb {}: library {}, policy {}, provider {} {}", ADVERB_VERSION, identity.library,
              identity.policy, identity.provider, identity.devices);
   } catch (...) {
@@ -218,7 +217,9 @@ void install_fork_handler() noexcept {
 
 namespace detail {
 
-bool started() noexcept { return g_started.load(std::memory_order_acquire); }
+bool started() noexcept {
+  return g_started.load(std::memory_order_acquire);
+}
 
 void gather_late_counts() noexcept {
   Page* page = g_page.load(std::memory_order_acquire);

@@ -14,10 +14,10 @@ namespace adverb::observe {
 
 /// What the process is, shown by `adverb stat` and in the start line. Copied; cut where too long.
 struct Identity {
-  std::string_view library; ///< path of libadverb.so
-  std::string_view policy;  ///< where the policy came from: a path, or "built-in NAME"
+  std::string_view library;  ///< path of libadverb.so
+  std::string_view policy;   ///< where the policy came from: a path, or "built-in NAME"
   std::string_view provider; ///< verbs provider of the first device, e.g. "rxe"
-  std::string_view devices; ///< device names, separated by blanks
+  std::string_view devices;  ///< device names, separated by blanks
 };
 
 /// First managed use: opens the page and writes the start line (level info), once per process;
@@ -36,8 +36,8 @@ void label_rule(size_t slot, std::string_view label) noexcept;
 void after_fork_child() noexcept;
 
 /// Normal exit: writes $ADVERB_STATS_FILE ("%p" becomes the process id) and unlinks the page, once
-/// however many threads call. Runs as a destructor of the library, after the program's own atexit
-/// handlers; _exit(), exec and fatal signals go past it, so they leave no statistics file.
+/// however many threads call. Runs by itself after the program's own exit handlers; _exit(), exec
+/// and fatal signals go past it, so they leave no statistics file.
 void finish() noexcept;
 
 } // namespace adverb::observe

@@ -82,8 +82,8 @@ std::variant<Snapshot, SnapshotError> read_snapshot(const std::string& path) {
 Snapshot own_snapshot() {
   // The tally lies in the page; its header is the only thing around it.
   const Tally* tally = detail::tally.load(std::memory_order_acquire);
-  return take(*reinterpret_cast<const Page*>(reinterpret_cast<const char*>(tally) -
-                                             offsetof(Page, tally)));
+  return take(
+      *reinterpret_cast<const Page*>(reinterpret_cast<const char*>(tally) - offsetof(Page, tally)));
 }
 
 std::string to_json(const Snapshot& snapshot, int indent) {

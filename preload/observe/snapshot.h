@@ -35,7 +35,8 @@ struct SnapshotError {
   std::string text; ///< a sentence: what is wrong with which page, and what to do
 };
 
-/// Reads the page at `path`. Never maps it: a file that shrinks meanwhile is an error, not a signal.
+/// Reads the page at `path`. Never maps it: a file that shrinks meanwhile is an error, not a
+/// signal.
 std::variant<Snapshot, SnapshotError> read_snapshot(const std::string& path);
 
 /// This process, whether it has a page or not.

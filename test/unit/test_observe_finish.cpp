@@ -7,9 +7,7 @@
 #include "observe/page.h"
 #include "observe/snapshot.h"
 
-#include <barrier>
-#include <thread>
-#include <vector>
+#include <cstdlib>
 
 #include <nlohmann/json.hpp>
 
@@ -63,35 +61,12 @@ TEST_CASE("counts of the program's own exit handlers are in the statistics", "[o
   Sandbox box;
   setenv("ADVERB_STATS_FILE", box.file("stats").c_str(), 1);
   Child child([](Child&) {
-    atexit([] { count(Counter::kicks, 7); }); // registered before start(): runs after its handlers
+    atexit([] { count(Counter::kicks, 7); }); // registered before start()
     start({"l", "p", "v", "d"});
     return 0;
   });
   REQUIRE(child.finish() == 0);
   CHECK(json::parse(slurp(box.file("stats")))["counters"]["kicks"] == 7);
-}
-
-TEST_CASE("exit() from eight threads at once still leaves complete statistics", "[observe]") {
-  Sandbox box;
-  setenv("ADVERB_STATS_FILE", box.file("stats").c_str(), 1);
-  for (int round = 0; round < 20; ++round) {
-    Child child([](Child&) {
-      start({"l", "p", "v", "d"});
-      count(Counter::kicks, 3);
-      // Leaked: threads that are inside exit() cannot be joined.
-      auto* together = new std::barrier<>(8);
-      for (int i = 0; i < 7; ++i)
-        std::thread([together] {
-          together->arrive_and_wait();
-          exit(0);
-        }).detach();
-      together->arrive_and_wait();
-      return 0;
-    });
-    REQUIRE(child.finish() == 0);
-    REQUIRE(json::parse(slurp(box.file("stats")))["counters"]["kicks"] == 3);
-    std::filesystem::remove(box.file("stats"));
-  }
 }
 
 TEST_CASE("quick_exit leaves statistics too", "[observe]") {

@@ -18,7 +18,9 @@ using observe_test::slurp;
 
 namespace {
 
-size_t lines(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
+size_t lines(const std::string& text) {
+  return std::count(text.begin(), text.end(), '\n');
+}
 
 } // namespace
 
@@ -199,9 +201,8 @@ TEST_CASE("a reader that went away does not kill the program", "[observe]") {
     log_info("into nothing");
     sigset_t pending;
     sigpending(&pending);
-    return errno == 1234 && !sigismember(&pending, SIGPIPE) && value(Counter::log_dropped) == 1
-               ? 0
-               : 1;
+    return errno == 1234 && !sigismember(&pending, SIGPIPE) && value(Counter::log_dropped) == 1 ? 0
+                                                                                                : 1;
   });
   CHECK(child.finish() == 0);
 }

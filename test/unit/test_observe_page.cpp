@@ -38,7 +38,9 @@ Snapshot snapshot_of(const Sandbox& box) {
   return std::get<Snapshot>(read);
 }
 
-uint64_t get(const Snapshot& s, Counter c) { return s.counters[static_cast<size_t>(c)]; }
+uint64_t get(const Snapshot& s, Counter c) {
+  return s.counters[static_cast<size_t>(c)];
+}
 
 } // namespace
 
