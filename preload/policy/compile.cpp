@@ -28,7 +28,9 @@ constexpr RightsName rights_names[] = {
     {"remote_read", 0b11001100}, {"remote_atomic", 0b11110000},
 };
 
-const std::string& text(const Json& value) { return value.get_ref<const std::string&>(); }
+const std::string& text(const Json& value) {
+  return value.get_ref<const std::string&>();
+}
 
 // One string or a list of them.
 std::vector<std::string> texts(const Json& value) {
@@ -108,8 +110,8 @@ public:
       if (rule.contains(action))
         set.push_back(action);
     if (set.empty())
-      errors_.push_back({file_, pointer, "the rule sets no action",
-                         "add one of " + quoted_list(actions_, "or")});
+      errors_.push_back(
+          {file_, pointer, "the rule sets no action", "add one of " + quoted_list(actions_, "or")});
     if (!rule.contains("match"))
       return;
     const Json& match = rule["match"];
@@ -127,8 +129,7 @@ private:
   // A key that has no meaning for one of the rule's actions would make that action never fire.
   void check_applies(const std::string& key, const std::vector<std::string_view>& set,
                      const std::string& pointer) {
-    const Json& part =
-        schema()["definitions"]["rule"]["properties"]["match"]["properties"][key];
+    const Json& part = schema()["definitions"]["rule"]["properties"]["match"]["properties"][key];
     const auto applies = part.find("x-actions");
     if (applies == part.end())
       return;
@@ -137,9 +138,10 @@ private:
         continue;
       const std::string why =
           key == "peer" ? "a region is registered before its peers are known; " : "";
-      errors_.push_back({file_, child_pointer(pointer + "/match", key),
-                         in_quotes(key) + " does not apply to the action " + in_quotes(action),
-                         why + "put " + in_quotes(action) + " into a rule without " + in_quotes(key)});
+      errors_.push_back(
+          {file_, child_pointer(pointer + "/match", key),
+           in_quotes(key) + " does not apply to the action " + in_quotes(action),
+           why + "put " + in_quotes(action) + " into a rule without " + in_quotes(key)});
     }
   }
 
@@ -177,8 +179,7 @@ void compile_peers(const Json& peers, LinkSettings& settings, const std::string&
     };
     if (std::ranges::any_of(settings.mapped, same))
       errors.push_back({file, child_pointer("/link/peers", member.key()),
-                        "the same peer is given twice in different spellings",
-                        "keep one of them"});
+                        "the same peer is given twice in different spellings", "keep one of them"});
     settings.mapped.push_back(mapping);
   }
 }
@@ -202,14 +203,13 @@ void compile_link(const Json& link, LinkSettings& settings, const std::string& f
 void check_names(const std::vector<Rule>& rules, const std::string& file,
                  std::vector<Error>& errors) {
   for (auto rule = rules.begin(); rule != rules.end(); ++rule) {
-    const auto twin = std::find_if(rules.begin(), rule, [&](const Rule& earlier) {
-      return earlier.name == rule->name;
-    });
+    const auto twin = std::find_if(rules.begin(), rule,
+                                   [&](const Rule& earlier) { return earlier.name == rule->name; });
     if (twin != rule)
-      errors.push_back({file, "/rules/" + std::to_string(rule->index) + "/name",
-                        in_quotes(rule->name) + " is already the name of /rules/" +
-                            std::to_string(twin->index),
-                        "give each rule a name of its own"});
+      errors.push_back(
+          {file, "/rules/" + std::to_string(rule->index) + "/name",
+           in_quotes(rule->name) + " is already the name of /rules/" + std::to_string(twin->index),
+           "give each rule a name of its own"});
   }
 }
 
@@ -232,8 +232,8 @@ Document compile(const Json& document, const std::string& file, std::vector<Erro
     result.staging = *parse_size(text(document["staging"]));
   if (usable("pinned_budget"))
     result.pinned_budget = *parse_size(text(document["pinned_budget"]));
-  const bool listed = std::ranges::none_of(
-      errors, [](const Error& error) { return error.pointer == "/rules"; });
+  const bool listed =
+      std::ranges::none_of(errors, [](const Error& error) { return error.pointer == "/rules"; });
   if (!document.is_object() || !document.contains("rules") || !listed)
     return result;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-// From a document that the schema allows to settings and rules, with the checks a schema cannot say.
+// From a document that the schema allows to settings and rules, with the checks a schema cannot
+// say.
 #pragma once
 
 #include "policy/json.h"

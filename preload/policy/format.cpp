@@ -46,16 +46,17 @@ std::string lowered(std::string_view text) {
 
 // "64kb", "64 K", "64k", "64" → "64KiB", "64B".
 std::string suggest_size(std::string_view text) {
-  const auto number = leading_number(text.substr(std::min(text.find_first_not_of(' '), text.size())));
+  const auto number =
+      leading_number(text.substr(std::min(text.find_first_not_of(' '), text.size())));
   if (!number)
     return {};
   std::string unit = lowered(number->rest);
   std::erase(unit, ' ');
   for (const Unit& candidate : units) {
     const std::string full = lowered(candidate.name);
-    const bool meant = unit == full || (unit.empty() && candidate.shift == 0) ||
-                       (candidate.shift > 0 && (unit == full.substr(0, 1) ||
-                                                unit == full.substr(0, 1) + "b"));
+    const bool meant =
+        unit == full || (unit.empty() && candidate.shift == 0) ||
+        (candidate.shift > 0 && (unit == full.substr(0, 1) || unit == full.substr(0, 1) + "b"));
     if (meant && shifted(number->value, candidate.shift))
       return std::to_string(number->value) + std::string(candidate.name);
   }
@@ -118,7 +119,9 @@ std::string suggest_peer(std::string_view text) {
   return {};
 }
 
-std::string no_suggestion(std::string_view) { return {}; }
+std::string no_suggestion(std::string_view) {
+  return {};
+}
 
 bool printable(std::string_view text) {
   return std::ranges::none_of(

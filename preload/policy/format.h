@@ -26,7 +26,7 @@ struct Format {
   std::string_view name; // as in the schema
   std::string_view noun; // "a size such as \"64KiB\""
   bool (*valid)(std::string_view);
-  std::string (*suggestion)(std::string_view);             // a valid text that may be meant, or ""
+  std::string (*suggestion)(std::string_view); // a valid text that may be meant, or ""
   std::optional<uint64_t> (*measure)(std::string_view) = nullptr; // for x-minimum and x-maximum
 };
 

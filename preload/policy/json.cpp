@@ -77,8 +77,8 @@ private:
 
   bool open(Json value) {
     if (open_.size() >= max_depth) {
-      errors_.push_back({file_, pointer(),
-                         "nested more than " + std::to_string(max_depth) + " levels deep", ""});
+      errors_.push_back(
+          {file_, pointer(), "nested more than " + std::to_string(max_depth) + " levels deep", ""});
       return false;
     }
     open_.push_back({insert(std::move(value)), {}});

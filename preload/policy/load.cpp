@@ -162,7 +162,9 @@ Loaded load_for_program(std::string_view program) {
   return load_text(embedded_default, "built-in default", program);
 }
 
-Loaded load_for_this_process() { return load_for_program({}); }
+Loaded load_for_this_process() {
+  return load_for_program({});
+}
 
 std::vector<std::string_view> profile_names() {
   std::vector<std::string_view> names;

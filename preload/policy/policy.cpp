@@ -38,8 +38,7 @@ bool contains(const std::vector<Cidr>& ranges, const in6_addr& address) noexcept
 }
 
 bool may_unpin_somewhere(const std::vector<Rule>& rules) noexcept {
-  return std::ranges::any_of(rules,
-                             [](const Rule& rule) { return rule.backend == Backend::none; });
+  return std::ranges::any_of(rules, [](const Rule& rule) { return rule.backend == Backend::none; });
 }
 
 bool may_ask_peers(const std::vector<Rule>& rules) noexcept {
@@ -137,7 +136,7 @@ bool Policy::may_unpin(std::string_view device) const noexcept {
 }
 
 template <typename T>
-T Policy::decide(const QpQuery& query, std::optional<T> Rule::* action, T otherwise) const noexcept {
+T Policy::decide(const QpQuery& query, std::optional<T> Rule::*action, T otherwise) const noexcept {
   for (const Rule& rule : rules_) {
     const Match& match = rule.match;
     const std::optional<T>& value = rule.*action;
@@ -175,7 +174,9 @@ std::optional<uint64_t> Policy::copy_below(std::string_view device) const noexce
   return std::nullopt;
 }
 
-std::span<const Rule> Policy::rules() const noexcept { return rules_; }
+std::span<const Rule> Policy::rules() const noexcept {
+  return rules_;
+}
 
 std::vector<RuleHits> Policy::hits() const {
   std::vector<RuleHits> result;

@@ -4,7 +4,8 @@
 //
 // Questions are answered without locks or allocation, from any thread; the first rule that matches
 // and sets the action in question wins. With no such rule: register "pinned", peers "auto",
-// order "strict". Loading allocates and reads files; it never throws and reports every error at once.
+// order "strict". Loading allocates and reads files; it never throws and reports every error at
+// once.
 #pragma once
 
 #include "policy/settings.h"
@@ -18,7 +19,7 @@
 
 namespace adverb::policy {
 
-struct Rule;    // policy/rule.h
+struct Rule;     // policy/rule.h
 struct Document; // policy/rule.h
 
 struct RegionQuery {
@@ -74,7 +75,7 @@ public:
 
 private:
   template <typename T>
-  T decide(const QpQuery& query, std::optional<T> Rule::* action, T otherwise) const noexcept;
+  T decide(const QpQuery& query, std::optional<T> Rule::*action, T otherwise) const noexcept;
   void count(const Rule& rule) const noexcept;
 
   std::vector<Rule> rules_;
@@ -91,7 +92,8 @@ private:
 // One thing wrong with a policy. text() reads "FILE: POINTER: reason; remedy".
 struct Error {
   std::string file;
-  std::string pointer; // JSON pointer, "LINE:COLUMN" for a syntax error, or empty for the whole file
+  std::string
+      pointer; // JSON pointer, "LINE:COLUMN" for a syntax error, or empty for the whole file
   std::string reason;
   std::string remedy; // what to do; may be empty
   std::string text() const;
@@ -104,7 +106,8 @@ struct Loaded {
   explicit operator bool() const noexcept { return policy != nullptr; }
 };
 
-// `program` is the absolute path of the executable the rules are compiled for; empty means this one.
+// `program` is the absolute path of the executable the rules are compiled for; empty means this
+// one.
 Loaded load_text(std::string_view text, std::string_view file, std::string_view program = {});
 Loaded load_file(const std::string& path, std::string_view program = {});
 Loaded load_profile(std::string_view name, std::string_view program = {});

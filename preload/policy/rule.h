@@ -12,8 +12,8 @@
 
 namespace adverb::policy {
 
-// The remote rights of a region as a number 0…7: bit 0 write, bit 1 read, bit 2 atomic. A match is a
-// set of such numbers, so "remote" and "local_only" are plain bit masks and sets can be compared.
+// The remote rights of a region as a number 0…7: bit 0 write, bit 1 read, bit 2 atomic. A match is
+// a set of such numbers, so "remote" and "local_only" are plain bit masks and sets can be compared.
 using RightsSet = uint8_t;
 constexpr RightsSet any_rights = 0xff;
 

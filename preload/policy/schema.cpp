@@ -21,8 +21,8 @@ std::string_view type_of(const Json& value) {
 
 std::string_view noun_of(std::string_view type) {
   static constexpr std::pair<std::string_view, std::string_view> nouns[] = {
-      {"object", "an object"},   {"array", "a list"},      {"string", "a string"},
-      {"integer", "an integer"}, {"number", "a number"},   {"boolean", "true or false"},
+      {"object", "an object"},   {"array", "a list"},    {"string", "a string"},
+      {"integer", "an integer"}, {"number", "a number"}, {"boolean", "true or false"},
       {"null", "null"},
   };
   for (const auto& [name, noun] : nouns)
@@ -179,7 +179,8 @@ void Validator::check_format(const std::string& text, const Json& part,
     std::string meant = format->suggestion(text);
     if (!meant.empty())
       meant = "did you mean " + in_quotes(meant) + "?";
-    return error(pointer, "expected " + std::string(format->noun) + ", got " + in_quotes(text), meant);
+    return error(pointer, "expected " + std::string(format->noun) + ", got " + in_quotes(text),
+                 meant);
   }
   if (format->measure == nullptr)
     return;
@@ -257,8 +258,8 @@ Json resolved(const Json& part) {
   if (reference == part.end())
     return part;
   // "#/definitions/NAME" is a JSON pointer behind the '#'.
-  Json result = resolved(
-      schema().at(Json::json_pointer(reference->get_ref<const std::string&>().substr(1))));
+  Json result =
+      resolved(schema().at(Json::json_pointer(reference->get_ref<const std::string&>().substr(1))));
   for (const auto& member : part.items())
     if (member.key() != "$ref")
       result[member.key()] = member.value();
@@ -269,8 +270,8 @@ void validate(const Json& document, const std::string& file, std::vector<Error>&
   // A file of another version would only earn errors about keys that are right in its own.
   const Json& version = schema()["properties"]["version"]["const"];
   if (document.is_object() && document.contains("version") && document["version"] != version) {
-    errors.push_back({file, "/version", "expected " + version.dump() + ", got " +
-                                            got(document["version"]),
+    errors.push_back({file, "/version",
+                      "expected " + version.dump() + ", got " + got(document["version"]),
                       "this adverb reads policies of version " + version.dump() + " only"});
     return;
   }

@@ -72,7 +72,9 @@ bool queue_pairs_covered(const Earlier& rules, const Match& match) {
   return (match.qp_types & ~covered) == 0;
 }
 
-bool devices_covered(const Earlier& rules, const Match&) { return !rules.empty(); }
+bool devices_covered(const Earlier& rules, const Match&) {
+  return !rules.empty();
+}
 
 struct Action {
   std::string_view key;
@@ -127,10 +129,10 @@ void find_shadowed(const std::vector<Rule>& rules, const std::string& file,
                         "move it up, narrow the earlier match, or remove it"});
     }
     if (dead.size() == set && set > 0)
-      errors.push_back({file, pointer,
-                        "the rule can never fire: " +
-                            dead[0].reason.substr(dead[0].reason.find(": ") + 2),
-                        dead[0].remedy});
+      errors.push_back(
+          {file, pointer,
+           "the rule can never fire: " + dead[0].reason.substr(dead[0].reason.find(": ") + 2),
+           dead[0].remedy});
     else
       errors.insert(errors.end(), dead.begin(), dead.end());
   }
