@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Runs the suites on a finished build and reports; called by scripts/test."""
+
+import argparse
+import fnmatch
+import os
+import sys
+import time
+
+import host
+import system
+from results import FAILED, Report, Result, summary
+
+# In this order: what fails fast comes first, the VM last.
+SUITES = {
+    "checks": lambda s, c: host.run_scripts(s, c, "checks"),
+    "unit": host.run_unit,
+    "abi": lambda s, c: host.run_scripts(s, c, "abi"),
+    "preload": lambda s, c: host.run_scripts(s, c, "preload"),
+    "loopback": lambda s, c: host.run_scripts(s, c, "loopback"),
+    "loopback-asan": lambda s, c: host.run_sanitizer(s, c, "asan", "address,undefined"),
+    "loopback-tsan": lambda s, c: host.run_sanitizer(s, c, "tsan", "thread"),
+    "system": system.run_system,
+}
+IN_VM = {"system"}
+
+
+class Context:
+    """What every suite needs to know of the run."""
+
+    def __init__(self, repo, build, patterns):
+        self.repo, self.build, self.patterns = repo, build, patterns
+        self.logs = os.path.join(build, "test-logs")
+
+    def wanted(self, name):
+        return not self.patterns or any(fnmatch.fnmatch(name, p) for p in self.patterns)
+
+    def keep(self, suite, name, output):
+        """Keeps a test's whole output where a person can find it after the run."""
+        os.makedirs(self.logs, exist_ok=True)
+        with open(os.path.join(self.logs, f"{suite}.{name}.log"), "w", encoding="utf-8") as log:
+            log.write(output)
+
+
+def arguments():
+    parser = argparse.ArgumentParser(prog="scripts/test")
+    parser.add_argument("--repo", required=True)
+    parser.add_argument("--build", required=True)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--suite", action="append", choices=list(SUITES), default=[])
+    parser.add_argument("--only", action="append", default=[], metavar="PATTERN")
+    return parser.parse_args()
+
+
+def run_suite(name, context, report):
+    start = time.monotonic()
+    print(f"== {name}", flush=True)
+    try:
+        for result in SUITES[name](name, context):
+            report.results.append(result)
+            mark = {"passed": "ok", "failed": "FAIL", "skipped": "skip"}[result.outcome]
+            print(f"{mark:<4} {result.name}{': ' + result.reason if result.reason else ''}", flush=True)
+    except Exception as error:  # a broken suite is a failed one, and no reason to leave out the others
+        report.results.append(Result(name, name, FAILED, f"the suite itself broke: {error!r}"))
+        print(f"FAIL {name}: {error!r}", flush=True)
+    report.seconds[name] = time.monotonic() - start
+
+
+def main():
+    options = arguments()
+    context = Context(options.repo, options.build, options.only)
+    report = Report()
+    for name in options.suite or [s for s in SUITES if not (options.quick and s in IN_VM)]:
+        run_suite(name, context, report)
+
+    failures = [r for r in report.results if r.outcome == FAILED]
+    for result in failures:
+        print(f"\n--- {result.suite}: {result.name}{': ' + result.reason if result.reason else ''}")
+        print("\n".join(result.output.rstrip().splitlines()[-60:]))
+    print("\n" + summary(report), flush=True)
+    # A run without a single test proves nothing.
+    return 1 if failures or not report.results else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

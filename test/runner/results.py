@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""What a test said: TAP lines of a script, JUnit XML of a Catch2 program, and their summary."""
+
+import re
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass, field
+
+PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+
+TAP_LINE = re.compile(r"^(not ok|ok)\b(?: +[0-9]+)?(?: +-)? *(.*)$")
+SKIP = re.compile(r"^(.*?) *# *SKIP\b[: ]*(.*)$", re.IGNORECASE)
+
+
+@dataclass
+class Result:
+    """One test: its suite, name and outcome; `output` is what helps where it failed."""
+
+    suite: str
+    name: str
+    outcome: str
+    reason: str = ""
+    output: str = ""
+
+
+@dataclass
+class Report:
+    """All results of a run and the wall-clock seconds of each suite."""
+
+    results: list = field(default_factory=list)
+    seconds: dict = field(default_factory=dict)
+
+    def count(self, outcome, suite=None):
+        return sum(r.outcome == outcome and suite in (None, r.suite) for r in self.results)
+
+
+def from_tap(suite, script, output, status):
+    """Results of a script that printed `output` and exited with `status` (None: timed out).
+
+    A script that says nothing, or fails without naming a test, is a failure itself."""
+    results = []
+    for line in output.splitlines():
+        match = TAP_LINE.match(line)
+        if not match:
+            continue
+        name = match.group(2)
+        skip = SKIP.match(name)
+        if match.group(1) == "not ok":
+            name, _, reason = name.partition(": ")
+            results.append(Result(suite, f"{script}: {name}", FAILED, reason, output))
+        elif skip:
+            results.append(Result(suite, f"{script}: {skip.group(1)}", SKIPPED, skip.group(2)))
+        else:
+            results.append(Result(suite, f"{script}: {name}", PASSED))
+    failed = any(r.outcome == FAILED for r in results)
+    if status is None:
+        results.append(Result(suite, script, FAILED, "timed out", output))
+    elif status == 77 and not results:
+        last = output.strip().splitlines()[-1:] or ["exit status 77"]
+        results.append(Result(suite, script, SKIPPED, last[0]))
+    elif status != 0 and not failed:
+        results.append(Result(suite, script, FAILED, f"exit status {status}", output))
+    elif not results:
+        results.append(Result(suite, script, FAILED, "reported no test", output))
+    return results
+
+
+def from_junit(suite, program, xml):
+    """Results of one Catch2 program, one for each test case; raises ParseError on broken XML."""
+    cases = {}
+    for case in ElementTree.fromstring(xml).iter("testcase"):
+        # Catch2 names sections "case/section"; a case is one promise, whatever its sections.
+        if case.get("classname", "").endswith(".global"):
+            name = case.get("name", "").split("/")[0]
+        else:
+            name = f"{case.get('classname', '')} {case.get('name', '')}".strip()
+        bad = [e for e in case if e.tag in ("failure", "error")]
+        if bad:
+            text = "\n".join(f"{e.get('message', '')}\n{e.text or ''}" for e in bad)
+            cases[name] = Result(suite, f"{program}: {name}", FAILED, "", text)
+        elif any(e.tag == "skipped" for e in case):
+            cases.setdefault(name, Result(suite, f"{program}: {name}", SKIPPED))
+        else:
+            cases.setdefault(name, Result(suite, f"{program}: {name}", PASSED))
+    return list(cases.values())
+
+
+def summary(report):
+    """The table and, as the last line, the counts a machine may read."""
+    lines = [f"{'suite':<18}{'passed':>8}{'failed':>8}{'skipped':>9}{'seconds':>9}"]
+    for suite, seconds in report.seconds.items():
+        counts = [report.count(outcome, suite) for outcome in (PASSED, FAILED, SKIPPED)]
+        lines.append(f"{suite:<18}{counts[0]:>8}{counts[1]:>8}{counts[2]:>9}{seconds:>9.0f}")
+    totals = [report.count(outcome) for outcome in (PASSED, FAILED, SKIPPED)]
+    lines.append("")
+    lines.append(f"{totals[0]} passed, {totals[1]} failed, {totals[2]} skipped")
+    return "\n".join(lines)

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""The system suite: scripts of test/system inside scripts/vm, as many per boot as want the same VM.
+
+A script's header says what it wants:
+  # vm: hosts=2 netem="delay 2ms" mem=4096    options of scripts/vm without the dashes
+  # wrap: stock adverb                        run once with each; sets ADVERB_RUN (see below)
+  # timeout: 120                              seconds the script may take on a host
+On every host the script runs with WRAP (stock or adverb) and ADVERB_RUN (the words to put before a
+program: none, or `adverb run --profile unpinned --`)."""
+
+import os
+import shlex
+import shutil
+import tempfile
+from dataclasses import dataclass
+
+import process
+from results import FAILED, SKIPPED, Result, from_tap
+
+WRAPS = {"stock": "", "adverb": "adverb run --profile unpinned --"}
+BOOT_SECONDS = 60
+
+
+@dataclass
+class Job:
+    """One script under one wrap; `key` is its name in reports and result files."""
+
+    path: str
+    wrap: str
+    options: tuple
+    timeout: int
+    key: str
+
+
+def vm_options(header):
+    """`hosts=2 netem="delay 2ms"` as scripts/vm takes it."""
+    options = []
+    for word in shlex.split(header):
+        name, _, value = word.partition("=")
+        options += [f"--{name}", value]
+    return tuple(options)
+
+
+def jobs_of(context):
+    jobs = []
+    for path in process.scripts_in(os.path.join(context.repo, "test", "system")):
+        name = os.path.basename(path)
+        header = process.headers(path)
+        wraps = header.get("wrap", "").split() or [""]
+        for wrap in wraps:
+            key = f"{name}.{wrap}" if wrap else name
+            if context.wanted(key):
+                jobs.append(Job(path, wrap, vm_options(header.get("vm", "")),
+                                int(header.get("timeout", 120)), key))
+    return jobs
+
+
+def hosts_of(job):
+    options = dict(zip(job.options[::2], job.options[1::2]))
+    return int(options.get("--hosts", 1))
+
+
+def boot(context, jobs, share):
+    """Runs `jobs` in one VM; every host writes KEY.HOST.out and KEY.HOST.status to `share`."""
+    with open(os.path.join(share, "batch"), "w", encoding="utf-8") as batch:
+        for job in jobs:
+            words = [job.key, str(job.timeout), job.wrap, WRAPS.get(job.wrap, ""),
+                     os.path.relpath(job.path, context.repo)]
+            batch.write("\t".join(word or "-" for word in words) + "\n")
+    limit = BOOT_SECONDS + sum(job.timeout + 5 for job in jobs)
+    command = [os.path.join(context.repo, "scripts", "vm"), *jobs[0].options, "--timeout", str(limit),
+               "--share", share, "--", "vm-batch"]
+    return process.run(command, limit + 600, {"ADVERB_BUILD": context.build})
+
+
+def read(path):
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+
+
+def judge(suite, job, share):
+    """Results of a job that ran to its end on every host; None when it did not."""
+    hosts = hosts_of(job)
+    results, missing = [], False
+    outputs = {h: read(os.path.join(share, f"{job.key}.{h}.out")) or "" for h in range(hosts)}
+    everything = "\n".join(f"[{h}] {line}" for h in range(hosts) for line in outputs[h].splitlines())
+    for host in range(hosts):
+        status = read(os.path.join(share, f"{job.key}.{host}.status"))
+        if status is None or not status.strip():
+            missing = True
+            continue
+        name = job.key if hosts == 1 else f"{job.key}[{host}]"
+        code = int(status)
+        found = from_tap(suite, name, outputs[host], None if code == 124 else code)
+        # The other host's half usually has the cause.
+        for result in found:
+            if result.outcome == FAILED and hosts > 1:
+                result.output = everything
+        # A host may leave all the reporting to the other.
+        quiet = found and found[0].reason == "reported no test" and code == 0 and hosts > 1
+        results += [] if quiet else found
+    return None if missing else results or [Result(suite, job.key, FAILED, "reported no test", everything)]
+
+
+def run_batch(suite, context, jobs):
+    """Runs jobs that want the same VM; one that kills its VM does not take the later ones with it."""
+    while jobs:
+        share = tempfile.mkdtemp(prefix="adverb-system.")
+        try:
+            os.chmod(share, 0o1777)
+            output, status = boot(context, jobs, share)
+            context.keep(suite, "vm", output)
+            left = []
+            for job in jobs:
+                results = judge(suite, job, share)
+                for host in range(hosts_of(job)):
+                    context.keep(suite, f"{job.key}.{host}",
+                                 read(os.path.join(share, f"{job.key}.{host}.out")) or "")
+                if results is None:
+                    left.append(job)
+                else:
+                    yield from results
+            if left:
+                # The first without a status is the one that was running.
+                yield Result(suite, left[0].key, FAILED, f"the VM died (status {status})", output[-6000:])
+                left = left[1:]
+            jobs = left
+        finally:
+            shutil.rmtree(share, ignore_errors=True)
+
+
+def run_system(suite, context):
+    jobs = jobs_of(context)
+    if not os.access(os.path.join(context.build, "preload", "tools", "adverb"), os.X_OK):
+        for job in [j for j in jobs if j.wrap == "adverb"]:
+            yield Result(suite, job.key, SKIPPED, "adverb is not built")
+        jobs = [j for j in jobs if j.wrap != "adverb"]
+    batches = {}
+    for job in jobs:
+        batches.setdefault(job.options, []).append(job)
+    for batch in batches.values():
+        yield from run_batch(suite, context, batch)

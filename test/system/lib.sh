@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+# shellcheck shell=bash
+# Sourced by the scripts of test/system, inside a guest of scripts/vm: starting servers and clients
+# on one host or two, sampling what they pin, TAP lines.
+#
+# Under hosts=1 both ends run here; under hosts=2 host 0 serves and host 1 is the client. Either way
+# a script reads the same: `pair NAME SERVER CLIENT`. ADVERB_RUN (set by the wrap) goes before both.
+
+next_port=19000
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+ok() { echo "ok - ${WRAP:+$WRAP }$1"; }
+not_ok() { echo "not ok - ${WRAP:+$WRAP }$1: $2"; }
+skip() { echo "ok - ${WRAP:+$WRAP }$1 # SKIP $2"; }
+
+# True on the host that serves (both roles are here under hosts=1).
+serves() { [ "$VM_HOST" = 0 ]; }
+asks() { [ "$VM_HOSTS" = 1 ] || [ "$VM_HOST" = 1 ]; }
+
+# Waits up to $1 seconds for the command after it to succeed.
+await() {
+  local deadline=$((SECONDS + $1))
+  shift
+  until "$@"; do
+    [ "$SECONDS" -lt "$deadline" ] || return 1
+    sleep 0.05
+  done
+}
+
+# A TCP or rdma_cm listener on port $1; the process $2 ending is an answer, too.
+listening() {
+  ss -Hltn "sport = :$1" | grep -q . && return 0
+  rdma resource show cm_id 2> /dev/null | grep -q "state LISTEN.*:$1\b" && return 0
+  ! kill -0 "$2" 2> /dev/null
+}
+
+# The largest VmPin, VmLck and VmRSS (kB) process $1 had, written to file $2 while it lives.
+sample() {
+  local line pin=0 lck=0 rss=0
+  while [ -e "/proc/$1/status" ]; do
+    while read -r line value _; do
+      case "$line" in
+        VmPin:) [ "$value" -le "$pin" ] || pin=$value ;;
+        VmLck:) [ "$value" -le "$lck" ] || lck=$value ;;
+        VmRSS:) [ "$value" -le "$rss" ] || rss=$value ;;
+        State:) [ "$value" != Z ] || break 2 ;;
+      esac
+    done < "/proc/$1/status"
+    echo "$pin $lck $rss" > "$2"
+    sleep 0.02
+  done 2> /dev/null
+  :
+}
+
+# Starts a program in the background under the wrap: $started, output in $scratch/$1.out, counters of
+# adverb in $scratch/$1.json, peaks in $scratch/$1.peak.
+start() {
+  local role=$1
+  shift
+  rm -f "$scratch/$role".*
+  # shellcheck disable=SC2086 # the wrap is words
+  ADVERB_STATS_FILE=$scratch/$role.json timeout -k 2 "${PAIR_SECONDS:-60}" ${ADVERB_RUN:-} "$@" > "$scratch/$role.out" 2>&1 &
+  started=$!
+  # timeout(1) is the parent; what it runs is what pins.
+  local child
+  await 5 has_child "$started"
+  child=$(pgrep -P "$started" | head -n 1)
+  sample "${child:-$started}" "$scratch/$role.peak" &
+  samplers+=($!)
+}
+
+has_child() { pgrep -P "$1" > /dev/null || ! kill -0 "$1" 2> /dev/null; }
+
+# pair NAME SERVER CLIENT: commands in which PORT and SERVER stand for the port and the server's
+# address. Reports NAME as ok when both ends exit with 0. Returns the same; the outputs, peaks and
+# counters stay until the next pair.
+pair() {
+  local name=$1 port=$((next_port++)) address=$VM_IP_0 status=0 role server=""
+  local -a words samplers=()
+  if serves; then
+    read -ra words <<< "${2//PORT/$port}"
+    start server "${words[@]//SERVER/$address}"
+    server=$started
+    await 20 listening "$port" "$server" || echo "# $name: the server does not listen"
+  fi
+  [ "$VM_HOSTS" = 1 ] || vm-barrier "pair.$port" || return 1
+  if asks; then
+    read -ra words <<< "${3//PORT/$port}"
+    start client "${words[@]//SERVER/$address}"
+    wait "$started" || status=$?
+  fi
+  if [ -n "$server" ]; then
+    # With the client gone for nothing the server would wait for ever.
+    [ "$status" = 0 ] || kill "$server" 2> /dev/null
+    wait "$server" || { [ "$status" != 0 ] || status=$?; }
+  fi
+  wait "${samplers[@]}"
+  if [ "$status" = 0 ]; then
+    ok "$name"
+    return 0
+  fi
+  not_ok "$name" "exit status $status"
+  for role in server client; do
+    [ ! -e "$scratch/$role.out" ] || sed "s/^/# $role: /" "$scratch/$role.out"
+  done
+  return 1
+}
+
+# The peak of VmPin of role $1 in the last pair, in MiB.
+peak_pin() {
+  local pin
+  read -r pin _ < "$scratch/$1.peak" || pin=0
+  echo $((pin / 1024))
+}
+
+# counter ROLE NAME: a counter of adverb's after the role's program has ended; empty under stock.
+counter() {
+  [ -s "$scratch/$1.json" ] || return 0
+  jq -r "[.. | objects | .[\"$2\"]? | numbers] | add // empty" "$scratch/$1.json"
+}
