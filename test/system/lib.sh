@@ -93,7 +93,9 @@ pair() {
   if [ -n "$server" ]; then
     # With the client gone for nothing the server would wait for ever.
     [ "$status" = 0 ] || kill "$server" 2> /dev/null
-    wait "$server" || { [ "$status" != 0 ] || status=$?; }
+    local served=0
+    wait "$server" || served=$?
+    [ "$status" != 0 ] || status=$served
   fi
   wait "${samplers[@]}"
   if [ "$status" = 0 ]; then

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 # shellcheck shell=bash
+# shellcheck disable=SC2154 # repo, build and cache are scripts/vm's
 # Sourced by scripts/vm: Debian kernels as guests want them, kept under $cache/kernels/VERSION:
 #   vmlinuz      the image
 #   modules/     what goes to /lib/modules: RELEASE/ with the decompressed modules guests may need
