@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// What `adverb doctor` looks at, and how a finding is said. Each check_*() adds its lines to the
+// report and changes nothing on the host beyond opening devices and connections for a moment.
+#pragma once
+
+#include "policy/settings.h"
+
+#include <string>
+#include <vector>
+
+namespace adverb::tools {
+
+struct Check {
+  enum class Level : unsigned char { ok, warn, fail };
+  Level level;
+  std::string what;
+  std::string finding;
+  std::string remedy; // empty where nothing needs doing
+};
+
+class Report {
+public:
+  void ok(std::string what, std::string finding) {
+    add(Check::Level::ok, std::move(what), std::move(finding), {});
+  }
+  // Works, but less or slower than it could.
+  void warn(std::string what, std::string finding, std::string remedy) {
+    add(Check::Level::warn, std::move(what), std::move(finding), std::move(remedy));
+  }
+  // Programs will not run under adverb as asked.
+  void fail(std::string what, std::string finding, std::string remedy) {
+    add(Check::Level::fail, std::move(what), std::move(finding), std::move(remedy));
+  }
+  const std::vector<Check>& checks() const { return checks_; }
+
+private:
+  void add(Check::Level level, std::string what, std::string finding, std::string remedy) {
+    checks_.push_back({level, std::move(what), std::move(finding), std::move(remedy)});
+  }
+  std::vector<Check> checks_;
+};
+
+// Where a peer's broker is asked for: "IP", "IP:PORT", "[IPv6]:PORT"; `port` keeps its value if
+// the text names none. False if the text is none of these.
+struct PeerAddress {
+  in6_addr address{}; // IPv4 is v4-mapped
+  unsigned scope = 0;
+  uint16_t port = 0;
+  std::string text; // without the port
+};
+bool parse_peer(const std::string& text, PeerAddress& out);
+
+void check_libraries(Report& report);                                // doctor_library.cpp
+void check_devices(Report& report);                                  // doctor_device.cpp
+void check_host(Report& report, uint64_t staging);                   // doctor_host.cpp
+void check_broker(Report& report, const policy::LinkSettings& link); // doctor_peer.cpp
+void check_peer(Report& report, const policy::LinkSettings& link, const PeerAddress& peer);
+
+} // namespace adverb::tools

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// The RDMA devices this user can open, and what of them matters to adverb.
+#include "tools/doctor.h"
+
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+#include <infiniband/verbs.h>
+
+namespace adverb::tools {
+namespace {
+
+// The kernel driver behind a device, or the netdev under a software one.
+std::string driver_of(const ibv_device* device) {
+  char target[PATH_MAX];
+  const std::string sysfs = device->ibdev_path;
+  const ssize_t size = readlink((sysfs + "/device/driver").c_str(), target, sizeof target);
+  if (size > 0) {
+    const std::string path(target, static_cast<size_t>(size));
+    return "driver " + path.substr(path.rfind('/') + 1);
+  }
+  std::string parent;
+  std::ifstream(sysfs + "/parent") >> parent;
+  return parent.empty() ? "driver unknown" : "software device on " + parent;
+}
+
+std::string ports_of(ibv_context* context, int ports, bool& active, bool& iwarp) {
+  std::string out;
+  for (int port = 1; port <= ports; ++port) {
+    ibv_port_attr attr{};
+    if (ibv_query_port(context, static_cast<uint8_t>(port), &attr) != 0)
+      continue;
+    active = active || attr.state == IBV_PORT_ACTIVE;
+    iwarp = context->device->transport_type == IBV_TRANSPORT_IWARP;
+    const char* layer = iwarp                                        ? "iWARP"
+                        : attr.link_layer == IBV_LINK_LAYER_ETHERNET ? "RoCE"
+                                                                     : "InfiniBand";
+    out += fmt::format("{}port {} {} {}, MTU {}", out.empty() ? "" : "; ", port, layer,
+                       ibv_port_state_str(attr.state), 128 << attr.active_mtu);
+  }
+  return out;
+}
+
+std::string abilities_of(ibv_context* context, int& ports) {
+  ibv_device_attr_ex attr{};
+  if (ibv_query_device_ex(context, nullptr, &attr) != 0) {
+    ports = 0;
+    return fmt::format("cannot be queried: {}", std::strerror(errno));
+  }
+  ports = attr.orig_attr.phys_port_cnt;
+  const bool odp = (attr.odp_caps.general_caps & IBV_ODP_SUPPORT) != 0;
+  const unsigned flags = attr.orig_attr.device_cap_flags;
+  const bool windows = (flags & (IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2A |
+                                 IBV_DEVICE_MEM_WINDOW_TYPE_2B)) != 0 ||
+                       attr.orig_attr.max_mw > 0;
+  return fmt::format("on-demand paging {}, memory windows {}, at most {} regions and {} CQEs; "
+                     "whether it takes dma-buf regions shows only when one is tried",
+                     odp ? "yes" : "no",
+                     windows ? "yes" : "no (keys are reserved by one-page regions)",
+                     attr.orig_attr.max_mr, attr.orig_attr.max_cqe);
+}
+
+void check_device(Report& report, ibv_device* device) {
+  const std::string what = std::string("device ") + ibv_get_device_name(device);
+  const std::unique_ptr<ibv_context, int (*)(ibv_context*)> context(ibv_open_device(device),
+                                                                    ibv_close_device);
+  if (!context) {
+    const std::string node = std::string("/dev/infiniband/") + device->dev_name;
+    report.fail(
+        what, fmt::format("cannot be opened: {}", std::strerror(errno)),
+        fmt::format("check that {} exists and that this user may write it (group rdma)", node));
+    return;
+  }
+  int ports = 0;
+  const std::string abilities = abilities_of(context.get(), ports);
+  bool active = false, iwarp = false;
+  const std::string where =
+      driver_of(device) + ", " + ports_of(context.get(), ports, active, iwarp);
+  if (iwarp)
+    report.warn(what, where, "iWARP peers are treated as stock: only local regions are unpinned");
+  else if (active)
+    report.ok(what, where);
+  else
+    report.warn(what, where + ": no active port", "bring its link up");
+  report.ok(what, abilities);
+}
+
+} // namespace
+
+void check_devices(Report& report) {
+  int count = 0;
+  ibv_device** list = ibv_get_device_list(&count);
+  if (list == nullptr || count == 0)
+    report.fail("devices", "no RDMA device",
+                "load the NIC's driver, or make a software one: `rdma link add rxe0 type rxe "
+                "netdev NETDEV`");
+  for (int i = 0; list != nullptr && i < count; ++i)
+    check_device(report, list[i]);
+  if (list != nullptr)
+    ibv_free_device_list(list);
+}
+
+} // namespace adverb::tools
