@@ -67,10 +67,10 @@ bool alive(const PageName& name, const std::string& path) {
   if (const auto ticks = start_time_of(pid)) {
     if (*ticks != name.start_time)
       return false;
-    // The process may have exec'ed something that knows nothing of the page. Where its mappings
-    // may not be read (other capabilities), believe the process.
+    // A zombie has no mappings, and after an exec the process may know nothing of the page. Where
+    // its mappings may not be read (other capabilities), believe the process.
     const auto maps = read_all("/proc/" + pid + "/maps");
-    return !maps || maps->empty() || maps->find(path.substr(path.rfind('/'))) != std::string::npos;
+    return !maps || maps->find(path.substr(path.rfind('/'))) != std::string::npos;
   }
   return kill(name.pid, 0) == 0 || errno == EPERM;
 }

@@ -5,6 +5,7 @@
 #include "tools/library.h"
 
 #include <algorithm>
+#include <cctype>
 #include <climits>
 #include <cstdlib>
 #include <cstring>
@@ -124,7 +125,8 @@ Installed find_installed(const char* soname, std::string_view node_prefix) {
     return out;
   out.path = path;
   for (const auto& [index, name] : ElfFile(out.path).version_names())
-    if (name.starts_with(node_prefix) && (out.newest.empty() || older(out.newest, name)))
+    if (name.starts_with(node_prefix) && isdigit(name[node_prefix.size()]) &&
+        (out.newest.empty() || older(out.newest, name)))
       out.newest = name;
   return out;
 }
