@@ -159,6 +159,11 @@ Json read_json(std::string_view text, const std::string& file, std::vector<Error
     errors.push_back({file, "", "the file is empty", "the smallest policy is {\"version\": 1}"});
     return nullptr;
   }
+  // The parser takes a NUL for the end of the text and would not look at what follows.
+  if (const size_t nul = text.find('\0'); nul != text.npos) {
+    errors.push_back({file, place(text, nul), "a NUL byte", "save the file as UTF-8 text"});
+    return nullptr;
+  }
   Builder builder(text, file, errors);
   const size_t before = errors.size();
   const bool read = Json::sax_parse(text.begin(), text.end(), &builder);

@@ -30,6 +30,13 @@ size_t distance(std::string_view a, std::string_view b) {
   return above[b.size()];
 }
 
+// "warning" for "warn", "relax" for "relaxed": too far apart to be a slip, but plainly meant.
+bool one_begins_the_other(std::string_view a, std::string_view b) {
+  constexpr size_t telling = 3;
+  const size_t shared = std::min(a.size(), b.size());
+  return shared >= telling && distance(a.substr(0, shared), b.substr(0, shared)) == 0;
+}
+
 } // namespace
 
 std::string_view nearest(std::string_view word, std::span<const std::string_view> candidates) {
@@ -46,7 +53,12 @@ std::string_view nearest(std::string_view word, std::span<const std::string_view
       best_distance = d;
     }
   }
-  return best;
+  if (!best.empty())
+    return best;
+  const auto begun = std::ranges::find_if(candidates, [&](std::string_view candidate) {
+    return one_begins_the_other(word, candidate);
+  });
+  return begun != candidates.end() ? *begun : std::string_view();
 }
 
 std::string did_you_mean(std::string_view word, std::span<const std::string_view> candidates,

@@ -10,7 +10,8 @@
 namespace adverb::policy {
 
 // The candidate nearest to `word` by edit distance (insert, delete, replace, swap neighbours; case
-// does not count), or an empty view when none is near enough to be meant.
+// does not count), else one that begins it or that it begins, or an empty view when none may be
+// meant.
 std::string_view nearest(std::string_view word, std::span<const std::string_view> candidates);
 
 // `did you mean "X"?` or, when nothing is near, `INTRO "A", "B"`. `intro` names the list.

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// The schema is the one source of truth: the code knows every word of it, agrees with its patterns
+// and defaults, and what adverb brings along obeys it.
+#include "catch.h"
+
+#include "policy/embedded.h"
+#include "policy/format.h"
+#include "policy/rule.h"
+#include "policy/schema.h"
+#include "policy/suggest.h"
+
+#include <regex>
+#include <set>
+
+using namespace adverb::policy;
+
+namespace {
+
+// Calls `visit` for every part of the schema that describes a value.
+template <typename Visit> void walk(const Json& part, const std::string& pointer, Visit&& visit) {
+  visit(part, pointer);
+  for (const char* group : {"properties", "definitions"})
+    if (part.contains(group))
+      for (const auto& member : part[group].items())
+        walk(member.value(), pointer + "/" + group + "/" + member.key(), visit);
+  for (const char* single : {"items", "propertyNames", "additionalProperties"})
+    if (part.contains(single) && part[single].is_object())
+      walk(part[single], pointer + "/" + single, visit);
+  if (part.contains("oneOf"))
+    for (const Json& option : part["oneOf"])
+      walk(option, pointer + "/oneOf", visit);
+}
+
+} // namespace
+
+TEST_CASE("the schema uses only keywords that the validator obeys") {
+  const std::set<std::string> known = {
+      // obeyed
+      "$ref", "additionalProperties", "const", "enum", "format", "items", "maxItems", "maxLength",
+      "maximum", "minItems", "minLength", "minimum", "oneOf", "properties", "propertyNames",
+      "required", "type", "uniqueItems", "x-action", "x-actions", "x-later", "x-maximum",
+      "x-minimum",
+      // for readers and other tools
+      "$comment", "$id", "$schema", "default", "definitions", "description", "pattern", "title"};
+  walk(schema(), "", [&](const Json& part, const std::string& pointer) {
+    for (const auto& member : part.items()) {
+      INFO(pointer << "/" << member.key());
+      CHECK(known.count(member.key()) == 1);
+    }
+    // "expected … from MINIMUM to MAXIMUM" needs both.
+    CHECK(part.contains("minimum") == part.contains("maximum"));
+  });
+}
+
+TEST_CASE("every object of the schema is closed and allows comments") {
+  walk(schema(), "", [](const Json& part, const std::string& pointer) {
+    if (part.value("type", Json()) != "object" || !part.contains("properties"))
+      return;
+    INFO(pointer);
+    CHECK(part["additionalProperties"] == false);
+    CHECK(part["properties"].contains("$comment"));
+  });
+}
+
+TEST_CASE("every key has a description") {
+  walk(schema(), "", [](const Json& part, const std::string& pointer) {
+    if (part.contains("properties"))
+      for (const auto& member : part["properties"].items()) {
+        INFO(pointer << "/" << member.key());
+        CHECK(resolved(member.value()).contains("description"));
+      }
+  });
+}
+
+TEST_CASE("patterns and formats of the schema agree") {
+  const std::vector<std::string> samples = {"0B",      "64KiB",      "64kb",
+                                            "64",      "08KiB",      "1TiB",
+                                            "1PiB",    "-1B",        " 1B",
+                                            "1B ",     "",           "1ms",
+                                            "200ms",   "0ms",        "1s",
+                                            "ms",      "10.0.0.0/8", "10.0.0.0",
+                                            "::1/128", "::/0",       "10.0.0.0/",
+                                            "node",    "fe80::1",    "::ffff:10.0.0.1",
+                                            "lid:7",   "lid:",       "guid:0002c90300001234",
+                                            "guid:",   "/a",         "a",
+                                            "/a\nb",   "/"};
+  size_t checked = 0;
+  walk(schema(), "", [&](const Json& part, const std::string& pointer) {
+    if (!part.contains("format"))
+      return;
+    const Format* format = find_format(part["format"].get<std::string>());
+    INFO(pointer);
+    REQUIRE(format != nullptr);
+    REQUIRE(part.contains("pattern"));
+    const std::regex pattern(part["pattern"].get<std::string>());
+    for (const std::string& sample : samples) {
+      INFO(sample);
+      // A pattern may allow more than the format, never less: editors must not refuse what is
+      // right.
+      if (format->valid(sample) && sample != "0ms")
+        CHECK(std::regex_match(sample, pattern));
+    }
+    ++checked;
+  });
+  CHECK(checked >= 7);
+}
+
+TEST_CASE("the defaults of the schema are those of the code") {
+  const Json& properties = schema()["properties"];
+  const Json& link = properties["link"]["properties"];
+  const Document document;
+  CHECK(link["port"]["default"] == document.link.port);
+  CHECK(parse_duration(link["hello_timeout"]["default"].get<std::string>()) ==
+        static_cast<uint64_t>(document.link.hello_timeout.count()));
+  CHECK(parse_size(properties["staging"]["default"].get<std::string>()) == document.staging);
+  CHECK(parse_size(properties["pinned_budget"]["default"].get<std::string>()) ==
+        document.pinned_budget);
+  CHECK(properties["log"]["properties"]["level"]["default"] == "warn");
+  CHECK(document.log.level == LogLevel::warn);
+}
+
+TEST_CASE("every embedded profile is valid, described and commented") {
+  for (std::string_view name : profile_names()) {
+    INFO(name);
+    const Loaded loaded = load_profile(name, "/usr/bin/prog");
+    for (const Error& error : loaded.errors)
+      UNSCOPED_INFO(error.text());
+    REQUIRE(loaded);
+    CHECK_FALSE(loaded.policy->description().empty());
+    CHECK(loaded.policy->source() == "profile " + std::string(name));
+  }
+  for (const EmbeddedProfile& profile : embedded_profiles)
+    CHECK(profile.text.find("$comment") != profile.text.npos);
+}
+
+TEST_CASE("the shipped default unpins local-only regions and no other") {
+  const Loaded loaded = load_text(embedded_default, "built-in default", "/usr/bin/prog");
+  REQUIRE(loaded);
+  const Policy& policy = *loaded.policy;
+  CHECK(policy.region({"d", 1u << 20, 1}) == Backend::none);
+  for (unsigned access : {2u, 4u, 8u, 15u})
+    CHECK(policy.region({"d", 1u << 20, access}) == Backend::pinned);
+  CHECK(policy.peers({"d", 2}) == Peers::automatic);
+}
+
+TEST_CASE("the profile unpinned pins nothing, off changes nothing, local-only asks nobody") {
+  const auto unpinned = load_profile("unpinned", "/p");
+  for (unsigned access : {0u, 1u, 2u, 4u, 8u, 15u})
+    CHECK(unpinned.policy->region({"d", 1, access}) == Backend::none);
+  CHECK(load_profile("off", "/p").policy->idle());
+  const auto local = load_profile("local-only", "/p");
+  CHECK(local.policy->peers({"d", 2}) == Peers::none);
+  CHECK(local.policy->region({"d", 1, 1}) == Backend::none);
+  CHECK(local.policy->region({"d", 1, 2}) == Backend::pinned);
+}
+
+TEST_CASE("sizes, ranges and addresses read back as they are written") {
+  for (const char* text : {"0B", "1B", "1023B", "1KiB", "1025B", "3MiB", "1GiB", "5TiB"})
+    CHECK(size_text(*parse_size(text)) == text);
+  for (const char* text :
+       {"10.0.0.0/8", "0.0.0.0/0", "10.1.2.3/32", "::/0", "fe80::/10", "::1/128"})
+    CHECK(cidr_text(*parse_cidr(text)) == text);
+  CHECK(address_text(*parse_address("::ffff:10.0.0.1")) == "10.0.0.1");
+}
+
+TEST_CASE("suggestions are near words only") {
+  const std::string_view words[] = {"register", "peers", "order", "copy_below"};
+  CHECK(nearest("regsiter", words) == "register");
+  CHECK(nearest("PEERS", words) == "peers");
+  CHECK(nearest("oder", words) == "order");
+  CHECK(nearest("zebra", words).empty());
+  CHECK(nearest("", words).empty());
+  CHECK(nearest(std::string(10000, 'x'), words).empty());
+}
