@@ -121,7 +121,7 @@ int Case::state(End& e, int expected, int wait_ms) {
 }
 
 void Case::log_state(const char* step, End& e, int expected) {
-  say(step, "%s QP is in %s", e.name, state_name(state(e, expected, 150)));
+  say(step, "%s QP is in %s", e.name, state_name(state(e, expected, 100)));
 }
 
 void Case::log_events(const char* step, End& e, int quiet_ms) {

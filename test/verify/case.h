@@ -107,7 +107,7 @@ public:
   int state(End& e, int expected, int wait_ms);
   void log_state(const char* step, End& e, int expected);
   // All async events of that side within a quiet time, sorted.
-  void log_events(const char* step, End& e, int quiet_ms = 60);
+  void log_events(const char* step, End& e, int quiet_ms = 40);
   int modify(const char* step, End& e, int state);
   // e's whole buffer is pattern(seed) except for the ranges.
   void bytes(const char* step, End& e, uint64_t seed, std::vector<Range> ranges);
@@ -125,8 +125,8 @@ private:
 };
 
 struct Test {
-  const char* name; // family.what
-  void (*run)(Case&);
+  std::string name; // family.what
+  std::function<void(Case&)> run;
 };
 
 // Every family adds its cases to the table.
@@ -140,6 +140,5 @@ void add_region_cases(std::vector<Test>& t);
 void add_cq_cases(std::vector<Test>& t);
 void add_srq_cases(std::vector<Test>& t);
 void add_peer_cases(std::vector<Test>& t);
-void add_habit_cases(std::vector<Test>& t);
 
 } // namespace verify

@@ -49,6 +49,15 @@ const char usage[] =
 std::vector<Test> all_tests() {
   std::vector<Test> t;
   add_data_cases(t);
+  add_order_cases(t);
+  add_remote_error_cases(t);
+  add_local_error_cases(t);
+  add_state_cases(t);
+  add_post_cases(t);
+  add_region_cases(t);
+  add_cq_cases(t);
+  add_srq_cases(t);
+  add_peer_cases(t);
   return t;
 }
 
@@ -103,10 +112,10 @@ int run_worker(const Arguments& a, FILE* out) {
     return s;
   };
   for (size_t i = static_cast<size_t>(a.from); i < tests.size(); ++i) {
-    if (fnmatch(a.glob.c_str(), tests[i].name, 0) != 0)
+    if (fnmatch(a.glob.c_str(), tests[i].name.c_str(), 0) != 0)
       continue;
     board->current = static_cast<int>(i);
-    running_case = tests[i].name;
+    running_case = tests[i].name.c_str();
     case_deadline = now_ms() + static_cast<uint64_t>(a.options.case_timeout_s) * 1000;
     Case c(tests[i].name, log, a.options, side_a, side_b, new_peer);
     try {
@@ -147,7 +156,8 @@ int run_supervisor(Arguments& a, char** argv, FILE* out) {
   const uint64_t start = now_ms();
   Log log(out);
   for (int from = 0; from < count; from = board->current + 1) {
-    if (a.isolate && fnmatch(a.glob.c_str(), tests[static_cast<size_t>(from)].name, 0) != 0) {
+    if (a.isolate &&
+        fnmatch(a.glob.c_str(), tests[static_cast<size_t>(from)].name.c_str(), 0) != 0) {
       board->current = from;
       continue;
     }
@@ -177,7 +187,7 @@ int run_supervisor(Arguments& a, char** argv, FILE* out) {
       std::snprintf(text, sizeof text, "worker died of signal %d BAD", WTERMSIG(status));
     else
       std::snprintf(text, sizeof text, "worker left with status %d BAD", WEXITSTATUS(status));
-    log.line(tests[static_cast<size_t>(board->current)].name, "died", text);
+    log.line(tests[static_cast<size_t>(board->current)].name.c_str(), "died", text);
   }
   std::fprintf(stderr, "verify: %d observations are wrong by themselves, %.1f s\n", board->bad,
                static_cast<double>(now_ms() - start) / 1000);
@@ -263,7 +273,7 @@ int run(int argc, char** argv) {
     return serve_port(a.port);
   if (a.list) {
     for (auto& t : all_tests())
-      std::puts(t.name);
+      std::puts(t.name.c_str());
     return 0;
   }
   FILE* out = stdout;

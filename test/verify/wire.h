@@ -162,7 +162,7 @@ struct MakeBuf { // private anonymous memory, page-aligned, filled with the patt
 struct Protect {
   using Reply = Outcome;
   uint64_t addr, size;
-  int prot; // -1: munmap
+  int prot; // -1: munmap, then an inaccessible mapping in its place; -2: munmap, leaving a hole
 };
 struct Fill { // bytes [addr, addr+size) := pattern(seed, from...)
   using Reply = Outcome;
