@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+#include "responder.h"
+
+#include <cstring>
+
+namespace adverb::loopback {
+
+namespace {
+constexpr uint32_t kGrhBytes = 40;
+}
+
+Responder::Responder(Qp& requester, QpSlot& target, uint32_t owner)
+    : requester_(requester), process_(*requester.process), target_(target), owner_(owner),
+      incarnation_(target.incarnation.load()), pid_(process_.fabric().process[owner].pid.load()) {}
+
+bool Responder::attached() {
+  const uint32_t state = target_.state.load(std::memory_order_seq_cst);
+  if (state != IBV_QPS_RTR && state != IBV_QPS_RTS && state != IBV_QPS_SQD)
+    return false;
+  if (target_.process.load() != owner_ ||
+      process_.fabric().process[owner_].incarnation.load() != incarnation_)
+    return false;
+  arena_ = process_.arena_of(owner_, incarnation_);
+  return arena_ != nullptr;
+}
+
+bool Responder::listening(bool reliable, uint32_t psn) {
+  if (target_.number.load(std::memory_order_seq_cst) != requester_.attr.dest_qp_num ||
+      !attached() || target_.type != static_cast<uint32_t>(requester_.base()->qp_type))
+    return false;
+  if (target_.dest.load() != requester_.base()->qp_num ||
+      !gid_matches(target_.device, requester_.attr.ah_attr.grh.dgid))
+    return false;
+  return !reliable || target_.expected_psn.load() == psn;
+}
+
+Reply Responder::serve(SendWqe& wqe, const Ranges& local) {
+  switch (wqe.opcode) {
+  case IBV_WR_RDMA_WRITE:
+  case IBV_WR_RDMA_WRITE_WITH_IMM:
+    return write(wqe, local);
+  case IBV_WR_RDMA_READ:
+    return read(wqe, local);
+  case IBV_WR_ATOMIC_CMP_AND_SWP:
+  case IBV_WR_ATOMIC_FETCH_AND_ADD:
+    return atomic(wqe, local);
+  default:
+    return send(wqe, local);
+  }
+}
+
+// A NAK: the target's QP fails with an event of its own, on reliable connections.
+Reply Responder::refuse(ibv_event_type event, ibv_wc_status status) {
+  if (target_.type == IBV_QPT_RC) {
+    target_.state.store(IBV_QPS_ERR, std::memory_order_seq_cst);
+    raise_qp_event(process_, target_, kQpFlush | 1u << event);
+  }
+  return {Reply::refused, status};
+}
+
+Reply Responder::check_remote(const SendWqe& wqe, uint64_t length, uint32_t right,
+                              uint64_t* address) {
+  if ((target_.access.load() & right) == 0)
+    return refuse(IBV_EVENT_QP_REQ_ERR, IBV_WC_REM_INV_REQ_ERR);
+  if (length == 0)
+    return {};
+  if (check_key(process_, owner_, incarnation_, target_.pd, wqe.rkey, wqe.remote_addr, length,
+                right, target_.number.load(), address) != Verdict::ok)
+    return refuse(IBV_EVENT_QP_ACCESS_ERR, IBV_WC_REM_ACCESS_ERR);
+  charge_translation(owner_, *address, length);
+  return {};
+}
+
+Reply Responder::copied(Copied result) {
+  switch (result) {
+  case Copied::all:
+    return {};
+  case Copied::gone:
+    return {Reply::gone, IBV_WC_SUCCESS};
+  case Copied::local_fault:
+    return {Reply::requester_error, IBV_WC_LOC_PROT_ERR};
+  default: // the owner unmapped what it had registered
+    return refuse(IBV_EVENT_QP_FATAL, IBV_WC_REM_OP_ERR);
+  }
+}
+
+// Consumes a receive into target_.current. At most one is being filled per QP.
+Reply Responder::take_receive() {
+  auto& queue = *reinterpret_cast<RecvQueue*>(arena_ + target_.recv_queue);
+  bool limit_reached = false;
+  {
+    RobustLock lock(queue.consumer);
+    const uint64_t head = queue.head.load(std::memory_order_relaxed);
+    const uint64_t tail = queue.tail.load(std::memory_order_acquire);
+    if (head == tail)
+      return {Reply::rnr, IBV_WC_SUCCESS};
+    const auto* wqes = reinterpret_cast<const RecvWqe*>(arena_ + queue.wqes);
+    const RecvWqe& wqe = wqes[head % queue.max_wr];
+    target_.current.wr_id = wqe.wr_id;
+    target_.current.num_sge = wqe.num_sge;
+    for (uint32_t i = 0; i < wqe.num_sge; ++i)
+      target_.current.sge[i] = wqe.sge[i];
+    target_.receiving.store(1);
+    queue.head.store(head + 1, std::memory_order_release);
+    uint32_t limit = queue.limit.load();
+    if (queue.srq != 0 && limit != 0 && tail - head - 1 < limit)
+      limit_reached = queue.limit.compare_exchange_strong(limit, 0);
+  }
+  if (limit_reached) {
+    const uint32_t number = queue.srq - 1;
+    process_.fabric().process[owner_].srq_bits[number / 64].fetch_or(uint64_t{1} << number % 64);
+    process_.ring(owner_, kLookAtSrqs);
+  }
+  return {};
+}
+
+void Responder::complete_receive(const SendWqe& wqe, ibv_wc_status status, uint32_t opcode,
+                                 uint32_t bytes, uint32_t wc_flags) {
+  Completion completion = {};
+  completion.wr_id = target_.current.wr_id;
+  completion.status = status;
+  completion.opcode = opcode;
+  completion.byte_len = bytes;
+  completion.imm_data = wqe.imm_data;
+  completion.qp_num = target_.number.load();
+  completion.src_qp = requester_.base()->qp_num;
+  completion.wc_flags = wc_flags;
+  completion.solicited = (wqe.flags & IBV_SEND_SOLICITED) != 0;
+  // Cleared first: a requester killed in between loses the completion, never doubles it.
+  target_.receiving.store(0);
+  push_completion(process_, owner_, arena_, target_.recv_cq, completion);
+}
+
+Reply Responder::refuse_receive(ibv_wc_status mine, ibv_wc_status theirs) {
+  SendWqe none = {};
+  complete_receive(none, mine, IBV_WC_RECV, 0, 0);
+  if (target_.type == IBV_QPT_RC) {
+    target_.state.store(IBV_QPS_ERR, std::memory_order_seq_cst);
+    raise_qp_event(process_, target_, kQpFlush);
+  }
+  return {Reply::refused, theirs};
+}
+
+Reply Responder::write(SendWqe& wqe, const Ranges& local) {
+  uint64_t address = 0;
+  if (Reply reply = check_remote(wqe, wqe.length, IBV_ACCESS_REMOTE_WRITE, &address);
+      reply.kind != Reply::acknowledged)
+    return reply;
+  const bool with_imm = wqe.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+  if (with_imm)
+    if (Reply reply = take_receive(); reply.kind != Reply::acknowledged)
+      return reply;
+  Ranges remote;
+  remote.add(address, wqe.length);
+  if (Reply reply = copied(copy_out(pid_, local, remote)); reply.kind != Reply::acknowledged)
+    return reply;
+  if (with_imm)
+    complete_receive(wqe, IBV_WC_SUCCESS, IBV_WC_RECV_RDMA_WITH_IMM, wqe.length, IBV_WC_WITH_IMM);
+  return {};
+}
+
+Reply Responder::read(SendWqe& wqe, const Ranges& local) {
+  if (wqe.moved)
+    return {};
+  uint64_t address = 0;
+  if (target_.max_dest_rd_atomic.load() == 0)
+    return refuse(IBV_EVENT_QP_REQ_ERR, IBV_WC_REM_INV_REQ_ERR);
+  if (Reply reply = check_remote(wqe, wqe.length, IBV_ACCESS_REMOTE_READ, &address);
+      reply.kind != Reply::acknowledged)
+    return reply;
+  Ranges remote;
+  remote.add(address, wqe.length);
+  return copied(copy_in(pid_, local, remote));
+}
+
+// Atomic among all work requests of the fabric (IBV_ATOMIC_HCA), not against the CPU.
+Reply Responder::atomic(SendWqe& wqe, const Ranges& local) {
+  uint64_t address = 0;
+  if (target_.max_dest_rd_atomic.load() == 0 || wqe.remote_addr % 8 != 0)
+    return refuse(IBV_EVENT_QP_REQ_ERR, IBV_WC_REM_INV_REQ_ERR);
+  if (Reply reply = check_remote(wqe, 8, IBV_ACCESS_REMOTE_ATOMIC, &address);
+      reply.kind != Reply::acknowledged)
+    return reply;
+  uint64_t before = 0;
+  Ranges remote, scratch;
+  remote.add(address, 8);
+  scratch.add(reinterpret_cast<uint64_t>(&before), 8);
+  {
+    RobustLock lock(process_.fabric().atomics[(address >> 3 ^ address >> 12) % 64]);
+    if (Reply reply = copied(copy_in(pid_, scratch, remote)); reply.kind != Reply::acknowledged)
+      return reply;
+    uint64_t after = before + wqe.compare_add;
+    if (wqe.opcode == IBV_WR_ATOMIC_CMP_AND_SWP)
+      after = before == wqe.compare_add ? wqe.swap : before;
+    Ranges result;
+    result.add(reinterpret_cast<uint64_t>(&after), 8);
+    if (Reply reply = copied(copy_out(pid_, result, remote)); reply.kind != Reply::acknowledged)
+      return reply;
+  }
+  Ranges target = local; // the first eight bytes of what the SGEs name
+  for (uint64_t i = 0, left = 8; i < target.count; ++i) {
+    target.part[i].iov_len = std::min<uint64_t>(target.part[i].iov_len, left);
+    left -= target.part[i].iov_len;
+    if (left == 0)
+      target.count = static_cast<uint32_t>(i + 1);
+  }
+  if (copy_out(process_.pid(), scratch, target) != Copied::all)
+    return {Reply::requester_error, IBV_WC_LOC_PROT_ERR};
+  return {};
+}
+
+bool Responder::invalidate(uint32_t key) {
+  const uint32_t index = key_index(key);
+  if (index == 0 || index >= kMaxKeys)
+    return false;
+  KeySlot& slot = process_.fabric().key[index];
+  uint32_t expected = key;
+  return slot.kind.load() == kWindowKey && slot.process == owner_ &&
+         slot.window_qp == target_.number.load() && slot.key.compare_exchange_strong(expected, 0);
+}
+
+Reply Responder::send(SendWqe& wqe, const Ranges& local) {
+  if (Reply reply = take_receive(); reply.kind != Reply::acknowledged)
+    return reply;
+  Ranges remote;
+  uint64_t left = wqe.length;
+  for (uint32_t i = 0; i < target_.current.num_sge && left != 0; ++i) {
+    const ibv_sge& sge = target_.current.sge[i];
+    const uint64_t part = std::min<uint64_t>(sge.length, left);
+    if (part == 0)
+      continue;
+    uint64_t address = 0;
+    if (check_key(process_, owner_, incarnation_, target_.pd, sge.lkey, sge.addr, sge.length,
+                  IBV_ACCESS_LOCAL_WRITE, 0, &address) != Verdict::ok)
+      return refuse_receive(IBV_WC_LOC_PROT_ERR, IBV_WC_REM_OP_ERR);
+    remote.add(address, part);
+    left -= part;
+  }
+  if (left != 0)
+    return refuse_receive(IBV_WC_LOC_LEN_ERR, IBV_WC_REM_INV_REQ_ERR);
+  const Copied result = copy_out(pid_, local, remote);
+  if (result == Copied::remote_fault)
+    return refuse_receive(IBV_WC_LOC_PROT_ERR, IBV_WC_REM_OP_ERR);
+  if (Reply reply = copied(result); reply.kind != Reply::acknowledged)
+    return reply;
+  uint32_t flags = 0;
+  if (wqe.opcode == IBV_WR_SEND_WITH_IMM)
+    flags = IBV_WC_WITH_IMM;
+  if (wqe.opcode == IBV_WR_SEND_WITH_INV) {
+    flags = IBV_WC_WITH_INV;
+    if (!invalidate(wqe.imm_data))
+      return refuse(IBV_EVENT_QP_ACCESS_ERR, IBV_WC_REM_ACCESS_ERR);
+  }
+  complete_receive(wqe, IBV_WC_SUCCESS, IBV_WC_RECV, wqe.length, flags);
+  return {};
+}
+
+bool Responder::hears_datagram(const SendWqe& wqe) {
+  if (target_.number.load(std::memory_order_seq_cst) != wqe.remote_qpn || !attached() ||
+      target_.type != IBV_QPT_UD)
+    return false;
+  // The high bit asks for the sending QP's own Q_Key (InfiniBand specification, 10.2.5).
+  const uint32_t qkey =
+      (wqe.remote_qkey & 0x80000000u) != 0 ? requester_.slot->qkey.load() : wqe.remote_qkey;
+  return target_.qkey.load() == qkey && gid_matches(target_.device, wqe.dgid);
+}
+
+Reply Responder::deliver_datagram(const SendWqe& wqe, const Ranges& local) {
+  if (take_receive().kind != Reply::acknowledged)
+    return {};
+  char grh[kGrhBytes] = {0x60};
+  grh[4] = static_cast<char>(wqe.length >> 8);
+  grh[5] = static_cast<char>(wqe.length & 0xff);
+  grh[6] = 0x1b; // next header: IBA
+  grh[7] = 64;
+  const ibv_gid source = gid_of(requester_.slot->device, requester_.attr.ah_attr.grh.sgid_index);
+  memcpy(grh + 8, &source, 16);
+  memcpy(grh + 24, &wqe.dgid, 16);
+  Ranges from, to;
+  from.add(reinterpret_cast<uint64_t>(grh), kGrhBytes);
+  for (uint32_t i = 0; i < local.count; ++i)
+    from.add(reinterpret_cast<uint64_t>(local.part[i].iov_base), local.part[i].iov_len);
+  uint64_t left = from.bytes;
+  for (uint32_t i = 0; i < target_.current.num_sge && left != 0; ++i) {
+    const ibv_sge& sge = target_.current.sge[i];
+    const uint64_t part = std::min<uint64_t>(sge.length, left);
+    uint64_t address = 0;
+    if (part != 0 &&
+        check_key(process_, owner_, incarnation_, target_.pd, sge.lkey, sge.addr, sge.length,
+                  IBV_ACCESS_LOCAL_WRITE, 0, &address) != Verdict::ok)
+      return refuse_receive(IBV_WC_LOC_PROT_ERR, IBV_WC_SUCCESS);
+    to.add(address, part);
+    left -= part;
+  }
+  if (left != 0)
+    return refuse_receive(IBV_WC_LOC_LEN_ERR, IBV_WC_SUCCESS);
+  const Copied result = copy_out(pid_, from, to);
+  if (result == Copied::local_fault)
+    return {Reply::requester_error, IBV_WC_LOC_PROT_ERR};
+  uint32_t flags = IBV_WC_GRH;
+  if (wqe.opcode == IBV_WR_SEND_WITH_IMM)
+    flags |= IBV_WC_WITH_IMM;
+  complete_receive(wqe, result == Copied::all ? IBV_WC_SUCCESS : IBV_WC_LOC_PROT_ERR, IBV_WC_RECV,
+                   wqe.length + kGrhBytes, flags);
+  return {};
+}
+
+} // namespace adverb::loopback
