@@ -1,0 +1,157 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Writes adverb-policy(5) from the policy's schema.
+
+usage: manpage.py OUTPUT SCHEMA PROFILE...
+"""
+
+import json
+import pathlib
+import sys
+
+HEAD = r""".\" SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+.\" Made by manpage.py from the policy's schema.
+.TH ADVERB\-POLICY 5 "" adverb "File Formats"
+.SH NAME
+adverb\-policy \- what adverb changes, and for whom
+.SH DESCRIPTION
+A policy is a JSON object in a file of its own.
+A program gets the one that
+.B ADVERB_POLICY
+names (a path, or the name of a profile), else
+.IR $XDG_CONFIG_HOME/adverb/policy.json ,
+else
+.IR /etc/adverb/policy.json ,
+else the default that is built into adverb.
+Policies are not merged.
+.PP
+The file must belong to root or to the user and be writable by nobody else.
+A key that adverb does not know, a key given twice and a rule that can never fire are errors;
+.B adverb policy check
+reports all of them.
+With an error
+.B adverb run
+starts nothing, and a program that runs already is passed through unchanged.
+.PP
+Sizes are strings such as "64KiB", with B, KiB, MiB, GiB or TiB.
+Address ranges are written "10.0.0.0/8" or "fe80::/10".
+Patterns are those of the shell: *, ?, [a-z], [!a-z].
+Every object may hold a
+.B $comment
+(a string or a list of strings).
+"""
+
+TAIL_RULES = r"""Rules are tried from first to last.
+For each action, the first rule that matches and sets it decides.
+Without such a rule regions are pinned, peers are asked and order is strict.
+"""
+
+TAIL = r""".SH EXAMPLE
+Regions of a database are not pinned unless they are small; the rest of the host is left alone:
+.PP
+.RS
+.EX
+{
+  "version": 1,
+  "rules": [
+    { "name": "small", "match": { "program": "mydb*", "max_size": "1MiB" },
+      "register": "pinned" },
+    { "name": "large", "match": { "program": "mydb*" }, "register": "none" },
+    { "name": "others", "register": "pinned", "peers": "none" }
+  ]
+}
+.EE
+.RE
+.SH SEE ALSO
+.BR adverb (1)
+"""
+
+
+def roff(text):
+    text = text.replace("\\", r"\e").replace("-", r"\-")
+    return r"\&" + text if text[:1] in (".", "'") else text
+
+
+def sentences(text):
+    return "\n".join(roff(line) for line in text.replace(". ", ".\n").split("\n"))
+
+
+class Page:
+    def __init__(self, schema):
+        self.schema = schema
+        self.lines = []
+
+    def resolve(self, part):
+        if "$ref" not in part:
+            return part
+        target = self.schema["definitions"][part["$ref"].rsplit("/", 1)[1]]
+        return {**self.resolve(target), **{k: v for k, v in part.items() if k != "$ref"}}
+
+    def value(self, part):
+        """What may stand behind the key, in a few words."""
+        part = self.resolve(part)
+        if "const" in part:
+            return json.dumps(part["const"])
+        if "enum" in part:
+            return " | ".join(json.dumps(word) for word in part["enum"])
+        if "oneOf" in part:
+            return f"{self.value(part['oneOf'][0])}, or a list"
+        if part["type"] == "array":
+            return f"list of {self.value(part['items'])}" if "items" in part else "list"
+        names = {"adverb-size": "size", "adverb-duration": "duration", "adverb-cidr": "address range",
+                 "adverb-path": "path", "adverb-address": "address"}
+        return names.get(part.get("format"), part["type"])
+
+    def key(self, name, part):
+        part = self.resolve(part)
+        value = roff(self.value(part)).replace('"', r"\(dq")
+        self.lines += [".TP", f'.BR "{roff(name)}" ": {value}"', sentences(part["description"])]
+        notes = []
+        if "default" in part:
+            notes.append(f"Default: {part['default']}.")
+        if "x-minimum" in part or "minimum" in part:
+            notes.append(f"Least: {part.get('x-minimum', part.get('minimum'))}.")
+        if "x-maximum" in part or "maximum" in part:
+            notes.append(f"Most: {part.get('x-maximum', part.get('maximum'))}.")
+        if "x-actions" in part:
+            notes.append(f"Only for rules that set {' or '.join(part['x-actions'])}.")
+        if "x-later" in part:
+            notes.append(f"Known but not available yet: {', '.join(part['x-later'])}.")
+        self.lines += [roff(note) for note in notes]
+
+    def keys(self, part, wanted=lambda part: True):
+        for name, child in self.resolve(part)["properties"].items():
+            if not name.startswith("$") and wanted(self.resolve(child)):
+                self.key(name, child)
+
+    def section(self, kind, title):
+        self.lines.append(f'.{kind} "{title}"')
+
+
+def main(output, schema_path, *profiles):
+    schema = json.loads(pathlib.Path(schema_path).read_text(encoding="utf-8"))
+    page = Page(schema)
+    rule = schema["definitions"]["rule"]
+    top = schema["properties"]
+    page.section("SH", "KEYS")
+    page.keys(schema)
+    page.section("SS", "log")
+    page.keys(top["log"])
+    page.section("SS", "link")
+    page.keys(top["link"])
+    page.section("SH", "RULES")
+    page.lines.append(TAIL_RULES.rstrip())
+    page.keys(rule, lambda part: "x-action" not in part)
+    page.section("SS", "Actions")
+    page.keys(rule, lambda part: "x-action" in part)
+    page.section("SS", "match")
+    page.keys(rule["properties"]["match"])
+    page.section("SH", "PROFILES")
+    for path in sorted(profiles):
+        text = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+        page.lines += [".TP", f".B {roff(pathlib.Path(path).stem)}", roff(text["description"]) + "."]
+    pathlib.Path(output).write_text(HEAD + "\n".join(page.lines) + "\n" + TAIL, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
