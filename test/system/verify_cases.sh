@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+# shellcheck shell=bash
+# Sourced by the verify scripts: stock and adverb, each with the same words, then the comparison.
+# shellcheck source=test/system/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+verify=$(find "${ADVERB_BUILD:-build}" -name verify -type f -perm -1 | head -n 1)
+compare=$(dirname "${BASH_SOURCE[0]}")/../verify/verify-compare
+unpinned="adverb run --profile unpinned --"
+logs=${VM_SHARE:-$scratch}
+verify_seconds=${VERIFY_SECONDS:-300}
+
+have_adverb() { command -v adverb > /dev/null; }
+
+# run WRAP ROLE LOG [OPTION]...: verify under WRAP (may be empty). Says how it ended.
+run_verify() {
+  local wrap=$1 role=$2 log=$3 status=0
+  shift 3
+  # shellcheck disable=SC2086 # the wrap is words
+  timeout -k 5 "$verify_seconds" $wrap "$verify" --role "$role" --device rxe0 --log "$log" "$@" \
+    > "$scratch/out" 2>&1 || status=$?
+  sed "s/^/# ${wrap:+adverb }/" "$scratch/out" | head -n 50
+  return "$status"
+}
+
+# verify_both NAME ROLE [OPTION]...: a stock run that must be right by itself, a run under adverb, and
+# one TAP line for each case that both saw.
+verify_both() {
+  local name=$1 role=$2
+  shift 2
+  rm -f "$logs/$name".*.log
+  if run_verify "" "$role" "$logs/$name.stock.log" "$@"; then
+    ok "$name stock is right by itself"
+  else
+    not_ok "$name stock is right by itself" "$(grep -hE 'BAD$| died | watchdog ' "$logs/$name.stock.log" | head -n 1)"
+  fi
+  if ! have_adverb; then
+    skip "$name under adverb" "adverb is not built"
+    return
+  fi
+  run_verify "$unpinned" "$role" "$logs/$name.adverb.log" "$@" || echo "# adverb: exit status $?"
+  "$compare" --prefix "$name" "$logs/$name.stock.log" "$logs/$name.adverb.log"
+  return 0
+}
