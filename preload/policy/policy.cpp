@@ -41,6 +41,13 @@ bool may_unpin_somewhere(const std::vector<Rule>& rules) noexcept {
   return std::ranges::any_of(rules, [](const Rule& rule) { return rule.backend == Backend::none; });
 }
 
+bool may_unpin_remote(const std::vector<Rule>& rules) noexcept {
+  constexpr RightsSet local_only = 1; // the combination of no rights at all
+  return std::ranges::any_of(rules, [](const Rule& rule) {
+    return rule.backend == Backend::none && (rule.match.rights & ~local_only) != 0;
+  });
+}
+
 bool may_ask_peers(const std::vector<Rule>& rules) noexcept {
   for (const Rule& rule : rules) {
     if (rule.peers == Peers::automatic)
@@ -101,7 +108,8 @@ Policy::Policy(Document document)
       link_(std::move(document.link)), log_(std::move(document.log)), staging_(document.staging),
       pinned_budget_(document.pinned_budget), source_(std::move(document.source)),
       description_(std::move(document.description)),
-      idle_(!may_unpin_somewhere(rules_) && !may_ask_peers(rules_)) {}
+      idle_(!may_unpin_somewhere(rules_) && !may_ask_peers(rules_)),
+      strands_remote_(may_unpin_remote(rules_) && !may_ask_peers(rules_)) {}
 
 Policy::~Policy() = default;
 

@@ -63,6 +63,10 @@ public:
   // Nothing could ever be changed for this program: every object may be left to the provider.
   bool idle() const noexcept { return idle_; }
 
+  // Regions with remote rights may go unpinned although no peer is ever asked: remote access to
+  // them is bound to fail. Not an error, because a program may never let anybody use those rights.
+  bool strands_remote() const noexcept { return strands_remote_; }
+
   const LinkSettings& link() const noexcept { return link_; }
   const LogSettings& log() const noexcept { return log_; }
   uint64_t staging() const noexcept { return staging_; }             // bytes, before RLIMIT_MEMLOCK
@@ -87,6 +91,7 @@ private:
   std::string source_;
   std::string description_;
   bool idle_;
+  bool strands_remote_;
 };
 
 // One thing wrong with a policy. text() reads "FILE: POINTER: reason; remedy".

@@ -239,6 +239,8 @@ void print_explanation(const Policy& policy, const std::string& origin, const Pr
       printf("  local buffers below %s are copied, others get a window\n",
              policy::size_text(*below).c_str());
   }
+  if (policy.strands_remote())
+    printf("note: %s\n", stranded_note);
   print_link(policy);
   printf("memory    staging %s, windows %s\n", policy::size_text(policy.staging()).c_str(),
          policy::size_text(policy.pinned_budget()).c_str());

@@ -9,6 +9,11 @@
 
 namespace adverb::tools {
 
+// What to say when Policy::strands_remote() holds.
+constexpr const char* stranded_note =
+    "regions with remote rights are not pinned and no peer is asked if it runs adverb, so remote "
+    "access to them will fail; set \"peers\": \"auto\" for this program";
+
 // Writes to stdout. `device` is the only device to explain, or empty for all that rules name.
 void print_explanation(const policy::Policy& policy, const std::string& origin,
                        const Program& program, const std::string& device);

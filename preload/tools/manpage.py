@@ -54,6 +54,7 @@ Regions of a database are not pinned unless they are small; the rest of the host
 {
   "version": 1,
   "rules": [
+    { "name": "mydb", "match": { "program": "mydb*" }, "peers": "auto" },
     { "name": "small", "match": { "program": "mydb*", "max_size": "1MiB" },
       "register": "pinned" },
     { "name": "large", "match": { "program": "mydb*" }, "register": "none" },

@@ -3,6 +3,7 @@
 #include "policy/suggest.h"
 #include "tools/choice.h"
 #include "tools/commands.h"
+#include "tools/explain.h"
 #include "tools/library.h"
 #include "tools/program.h"
 
@@ -207,6 +208,8 @@ int cmd_run(int argc, char** argv) {
   if (!options.quiet)
     for (const std::string& warning : program.warnings)
       fprintf(stderr, "adverb run: note: %s\n", warning.c_str());
+  if (loaded.policy->strands_remote())
+    fprintf(stderr, "adverb run: note: %s\n", stranded_note);
   const std::vector<Variable> variables = environment(options, *library);
   if (options.dry_run) {
     print_plan(program, *loaded.policy, options, variables, command);

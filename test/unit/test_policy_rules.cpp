@@ -172,6 +172,17 @@ TEST_CASE("idle holds only when neither regions nor peers can be touched") {
   CHECK_FALSE(idle(R"({"match": {"program": "other"}, "peers": "none"})"));
 }
 
+TEST_CASE("a policy that unpins what no peer will ever reach says so") {
+  const auto strands = [](const char* rules) { return load_rules(rules)->strands_remote(); };
+  CHECK(strands(R"({"register": "none", "peers": "none"})"));
+  CHECK(
+      strands(R"({"match": {"access": ["remote_read"]}, "register": "none"}, {"peers": "none"})"));
+  CHECK_FALSE(strands(R"({"match": {"access": ["local_only"]}, "register": "none"},
+                         {"peers": "none"})"));
+  CHECK_FALSE(strands(R"({"register": "none"}, {"match": {"qp_type": ["UD"]}, "peers": "none"})"));
+  CHECK_FALSE(strands(R"({"register": "pinned", "peers": "none"})"));
+}
+
 TEST_CASE("hits name the rule and its place in the file, also after rules for other programs") {
   const auto policy = load_rules(R"(
     {"match": {"program": "other"}, "register": "pinned"},
