@@ -32,12 +32,15 @@ await() {
 listening() {
   ss -Hltn "sport = :$1" | grep -q . && return 0
   rdma resource show cm_id 2> /dev/null | grep -q "state LISTEN.*:$1\b" && return 0
-  ! kill -0 "$2" 2> /dev/null
+  ended "$2"
 }
+
+# True when process $1 is gone, or waits for its parent to notice.
+ended() { ! grep -qs '^State:.[^Z]' "/proc/$1/status"; }
 
 # The largest VmPin, VmLck and VmRSS (kB) process $1 had, written to file $2 while it lives.
 sample() {
-  local line pin=0 lck=0 rss=0
+  local line value pin=0 lck=0 rss=0
   while [ -e "/proc/$1/status" ]; do
     while read -r line value _; do
       case "$line" in
@@ -66,11 +69,12 @@ start() {
   local child
   await 5 has_child "$started"
   child=$(pgrep -P "$started" | head -n 1)
+  echo "${child:-$started}" > "$scratch/$role.pid"
   sample "${child:-$started}" "$scratch/$role.peak" &
   samplers+=($!)
 }
 
-has_child() { pgrep -P "$1" > /dev/null || ! kill -0 "$1" 2> /dev/null; }
+has_child() { pgrep -P "$1" > /dev/null || ended "$1"; }
 
 # pair NAME SERVER CLIENT: commands in which PORT and SERVER stand for the port and the server's
 # address. Reports NAME as ok when both ends exit with 0. Returns the same; the outputs, peaks and
@@ -119,5 +123,5 @@ peak_pin() {
 # counter ROLE NAME: a counter of adverb's after the role's program has ended; empty under stock.
 counter() {
   [ -s "$scratch/$1.json" ] || return 0
-  jq -r "[.. | objects | .[\"$2\"]? | numbers] | add // empty" "$scratch/$1.json"
+  jq -r ".counters.$2 // .gauges.$2 // empty" "$scratch/$1.json"
 }

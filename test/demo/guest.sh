@@ -1,0 +1,77 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+# The demo's half in the guest: every program stock, then under adverb; what was printed, pinned,
+# counted and traced of each goes to $VM_SHARE/WRAP/CASE.*, where scripts/demo makes a table of it.
+# Reports progress, one line for each run.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+# shellcheck source=test/system/lib.sh
+. test/system/lib.sh
+tracing=/sys/kernel/tracing
+large=33554432 # bytes of a message: buffers of 64 MiB on each side, which perftest fills byte by byte
+export PAIR_SECONDS=120
+
+probe() {
+  echo 0 > $tracing/tracing_on
+  echo > $tracing/uprobe_events
+  if test/demo/probes.py "$1" > "$scratch/probes" && cat "$scratch/probes" > $tracing/uprobe_events; then
+    echo 1 > $tracing/events/demo/enable
+    echo 1 > $tracing/tracing_on
+  fi 2> "$scratch/probe.err" || echo "# no registration times: $(cat "$scratch/probe.err")"
+}
+
+unprobe() {
+  echo 0 > $tracing/tracing_on
+  echo 0 > $tracing/events/demo/enable
+  echo > $tracing/uprobe_events
+} 2> /dev/null
+
+# run CASE SERVER CLIENT
+run() {
+  local name=$1 file
+  echo > $tracing/trace
+  pair "$@"
+  for file in "$scratch"/{server,client}.*; do
+    cp "$file" "$VM_SHARE/$WRAP/$name.${file##*/}"
+  done
+  cp $tracing/trace "$VM_SHARE/$WRAP/$name.trace"
+}
+
+# perf CASE PROGRAM [OPTION]...
+perf() {
+  local name=$1 program=$2
+  shift 2
+  run "$name" "$program -F -d rxe0 -x 1 -p PORT $*" "$program -F -d rxe0 -x 1 -p PORT $* SERVER"
+}
+
+all_cases() {
+  mkdir -p "$VM_SHARE/$WRAP"
+  perf write_bw ib_write_bw -s $large -n 5
+  perf read_bw ib_read_bw -s $large -n 5
+  perf send_bw ib_send_bw -s $large -n 5
+  perf atomic_bw ib_atomic_bw -n 200
+  perf write_lat ib_write_lat -n 200
+  perf read_lat ib_read_lat -n 200
+  perf send_lat ib_send_lat -n 200
+  run pingpong "ibv_rc_pingpong -c -d rxe0 -g 1 -p PORT -n 50" "ibv_rc_pingpong -c -d rxe0 -g 1 -p PORT -n 50 SERVER"
+  run rping "rping -s -a SERVER -p PORT -V -C 20" "rping -c -a SERVER -p PORT -V -C 20"
+  local sparse=$ADVERB_BUILD/test/demo/demo-sparse
+  run sparse "$sparse -p PORT -m 512 SERVER" "$sparse -c -p PORT -m 512 SERVER"
+}
+
+mount -t tracefs tracefs $tracing 2> /dev/null
+export WRAP ADVERB_RUN
+WRAP=stock ADVERB_RUN=""
+probe "$(ldconfig -p | awk '/libibverbs\.so\.1 .*x86-64/ {print $NF; exit}' | xargs readlink -f)"
+all_cases
+unprobe
+WRAP=adverb ADVERB_RUN="adverb run --profile unpinned --"
+if ! command -v adverb > /dev/null; then
+  echo "not ok - adverb is not built"
+  exit 0
+fi
+library=$(find "$ADVERB_BUILD/preload" -name libadverb.so | head -n 1)
+probe "${library:-none}"
+all_cases
+unprobe
+exit 0

@@ -1,0 +1,171 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Makes the demo's table of what its guest left in a directory, and gives the verdict.
+
+usage: table.py [--json] DIRECTORY      exit status 0 only if every run completed, the runs under
+adverb were really intercepted, data was verified, and adverb pinned less where stock pins much."""
+
+import json
+import os
+import re
+import sys
+
+# case: (title, what its number is, whether the program itself verifies data)
+CASES = {
+    "write_bw": ("ib_write_bw, 32 MiB messages", "bandwidth", False),
+    "read_bw": ("ib_read_bw, 32 MiB messages", "bandwidth", False),
+    "send_bw": ("ib_send_bw, 32 MiB messages", "bandwidth", False),
+    "atomic_bw": ("ib_atomic_bw", "bandwidth", False),
+    "write_lat": ("ib_write_lat", "latency", False),
+    "read_lat": ("ib_read_lat", "latency", False),
+    "send_lat": ("ib_send_lat", "latency", False),
+    "pingpong": ("ibv_rc_pingpong -c", "pingpong", True),
+    "rping": ("rping -V", "", True),
+    "sparse": ("512 MiB buffer, 64 pages touched", "", True),
+}
+WRAPS = ("stock", "adverb")
+ROLES = ("server", "client")
+UNPINNED_MIB = 16  # what may be pinned under adverb; receives posted by SEND programs are apart
+
+
+def read(*path):
+    try:
+        with open(os.path.join(*path), encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
+
+
+def measured(kind, output):
+    """MiB/s of a bandwidth program, µs of a latency program."""
+    lines = [line.split() for line in output.splitlines() if re.match(r"^ *\d+ +\d+ +[\d.]+ ", line)]
+    if kind == "bandwidth" and lines:
+        return {"bandwidth": float(lines[-1][3])}
+    if kind == "latency" and lines:
+        return {"latency": float(lines[-1][4])}
+    if kind == "pingpong":
+        found = re.search(r"= ([\d.]+) usec/iter", output)
+        return {"latency": float(found.group(1))} if found else {}
+    return {}
+
+
+def registration_ms(trace, pid):
+    """Milliseconds process `pid` spent in outermost calls that register memory; None if untraced."""
+    total, depth, entered, seen = 0.0, 0, 0.0, False
+    for line in trace.splitlines():
+        found = re.match(rf"^.*-{pid} +\[\d+\] \S+ +([\d.]+): reg_(in|out)\d+:", line)
+        if not found:
+            continue
+        seen = True
+        time = float(found.group(1))
+        if found.group(2) == "in":
+            entered = time if depth == 0 else entered
+            depth += 1
+        elif depth:
+            depth -= 1
+            total += (time - entered) * 1e3 if depth == 0 else 0
+    return total if seen else None
+
+
+def row_of(folder, case, wrap):
+    """Everything known of one run: both ends' maxima, the client's figures."""
+    title, kind, verifies = CASES[case]
+    base = os.path.join(folder, wrap, case)
+    row = {"program": title, "case": case, "wrap": wrap, "VmPin_MiB": 0.0, "VmLck_MiB": 0.0,
+           "VmRSS_MiB": 0.0, "registration_ms": None, "forced_MiB": 0.0, "intercepted": None}
+    counters = []
+    for role in ROLES:
+        peaks = [int(n) / 1024 for n in read(f"{base}.{role}.peak").split()] or [0, 0, 0]
+        for name, peak in zip(("VmPin_MiB", "VmLck_MiB", "VmRSS_MiB"), peaks):
+            row[name] = max(row[name], peak)
+        pid = read(f"{base}.{role}.pid").strip()
+        took = registration_ms(read(f"{base}.trace"), pid) if pid else None
+        if took is not None:
+            row["registration_ms"] = max(took, row["registration_ms"] or 0)
+        try:
+            counters.append(json.loads(read(f"{base}.{role}.json")))
+        except json.JSONDecodeError:
+            counters.append({})
+    row.update(measured(kind, read(f"{base}.client.out")))
+    row["verified"] = verifies
+    if wrap == "adverb":
+        row["intercepted"] = all(
+            c.get("counters", {}).get("hooks_calls", 0) > 0
+            and c.get("counters", {}).get("regions_unpinned", 0) > 0 for c in counters)
+        row["counters"] = dict(zip(ROLES, counters))
+        row["forced_MiB"] = max(c.get("gauges", {}).get("recv_forced_bytes", 0) for c in counters) / 2**20
+    return row
+
+
+def outcomes(tap):
+    """{(wrap, case): completed} of the guest's TAP lines."""
+    found = {}
+    for match in re.finditer(r"^(not ok|ok) - (stock|adverb) (\w+)", tap, re.MULTILINE):
+        found[match.group(2), match.group(3)] = match.group(1) == "ok"
+    return found
+
+
+def objections(rows):
+    """Why this run proves nothing, or disproves something; empty when all is well."""
+    found = []
+    by_name = {(r["wrap"], r["case"]): r for r in rows}
+    for row in rows:
+        name = f"{row['program']} ({row['wrap']})"
+        if not row["completed"]:
+            found.append(f"{name}: did not complete")
+        elif row["intercepted"] is False:
+            found.append(f"{name}: not intercepted, the counters of both ends show no unpinned region")
+        elif row["wrap"] == "adverb" and not row["case"].startswith("send") and row["VmPin_MiB"] > UNPINNED_MIB:
+            found.append(f"{name}: pinned {row['VmPin_MiB']:.0f} MiB, more than {UNPINNED_MIB}")
+    for case in ("write_bw", "read_bw", "sparse"):
+        if by_name["stock", case]["completed"] and by_name["stock", case]["VmPin_MiB"] < 2 * UNPINNED_MIB:
+            found.append(f"{CASES[case][0]} (stock): pinned only {by_name['stock', case]['VmPin_MiB']:.0f} MiB, "
+                         "nothing to compare with")
+    return found
+
+
+def cell(value, form):
+    return "-" if value is None else format(value, form)
+
+
+def print_table(rows):
+    print(f"{'program':<34}{'':<8}{'register':>10}{'VmPin':>8}{'VmLck':>8}{'VmRSS':>8}"
+          f"{'bandwidth':>11}{'latency':>10}  data")
+    print(f"{'':<42}{'ms':>10}{'MiB':>8}{'MiB':>8}{'MiB':>8}{'MiB/s':>11}{'us':>10}")
+    for row in rows:
+        title = row["program"] if row["wrap"] == WRAPS[0] else ""
+        if not row["completed"]:
+            print(f"{title:<34}{row['wrap']:<8}{'did not complete':>18}")
+            continue
+        print(f"{title:<34}{row['wrap']:<8}{cell(row['registration_ms'], '10.2f'):>10}"
+              f"{row['VmPin_MiB']:8.1f}{row['VmLck_MiB']:8.1f}{row['VmRSS_MiB']:8.1f}"
+              f"{cell(row.get('bandwidth'), '.1f'):>11}{cell(row.get('latency'), '.0f'):>10}"
+              f"  {'verified' if row['verified'] else '-'}"
+              f"{'' if not row['forced_MiB'] else '  (receives force %.0f MiB)' % row['forced_MiB']}")
+    print("\nBoth ends on one virtual host without hardware acceleration: compare the pairs, not the numbers "
+          "with a NIC's.\nMemory is the larger end's peak; 'register' is its time inside ibv_reg_mr.")
+
+
+def main():
+    arguments = [a for a in sys.argv[1:] if a != "--json"]
+    folder = arguments[0]
+    completed = outcomes(read(folder, "tap"))
+    rows = []
+    for case in CASES:
+        for wrap in WRAPS:
+            rows.append({**row_of(folder, case, wrap), "completed": completed.get((wrap, case), False)})
+    wrong = objections(rows)
+    if "--json" in sys.argv:
+        print(json.dumps({"ok": not wrong, "objections": wrong, "rows": rows}, indent=2))
+    else:
+        print_table(rows)
+        print()
+        for objection in wrong:
+            print(f"demo: {objection}")
+        print("demo: every run completed, was intercepted where it should be, and data was verified"
+              if not wrong else f"demo: failed, {len(wrong)} objections")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
