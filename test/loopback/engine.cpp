@@ -114,7 +114,10 @@ bool carry_out(Qp& qp, uint64_t position, ibv_wc_status& status) {
       return false;
     }
   }
-  Answer answer = transport(qp, position);
+  const bool more = position + 1 != qp.tail.load(std::memory_order_acquire);
+  if (more && wqe.opcode == IBV_WR_RDMA_READ && draw_reorder())
+    fetch_early(qp, position + 1);
+  const Answer answer = transport(qp, position);
   if (answer.kind == Answer::silent) {
     status = no_answer(qp);
     return status != IBV_WC_SUCCESS;

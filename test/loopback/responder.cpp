@@ -20,6 +20,9 @@ bool Responder::attached() {
   if (target_.process.load() != owner_ ||
       process_.fabric().process[owner_].incarnation.load() != incarnation_)
     return false;
+  // The dead are silent at once, also where no byte would have to move.
+  if (owner_ != process_.index() && !process_.alive(owner_, incarnation_))
+    return false;
   arena_ = process_.arena_of(owner_, incarnation_);
   return arena_ != nullptr;
 }
@@ -171,6 +174,17 @@ Reply Responder::read(SendWqe& wqe, const Ranges& local) {
   Ranges remote;
   remote.add(address, wqe.length);
   return copied(copy_in(pid_, local, remote));
+}
+
+bool Responder::peek(SendWqe& wqe, const Ranges& local) {
+  uint64_t address = 0;
+  if (wqe.length == 0 || (target_.access.load() & IBV_ACCESS_REMOTE_READ) == 0 ||
+      check_key(process_, owner_, incarnation_, target_.pd, wqe.rkey, wqe.remote_addr, wqe.length,
+                IBV_ACCESS_REMOTE_READ, target_.number.load(), &address) != Verdict::ok)
+    return false;
+  Ranges remote;
+  remote.add(address, wqe.length);
+  return copy_in(pid_, local, remote) == Copied::all;
 }
 
 // Atomic among all work requests of the fabric (IBV_ATOMIC_HCA), not against the CPU.

@@ -18,6 +18,8 @@ public:
   // Whether the target would take a packet of this connection at all; otherwise it is silent.
   bool listening(bool reliable, uint32_t psn);
   Reply serve(SendWqe& wqe, const Ranges& local);
+  // Fetches for a READ without any of its consequences; false when it would be refused.
+  bool peek(SendWqe& wqe, const Ranges& local);
 
   bool hears_datagram(const SendWqe& wqe);
   Reply deliver_datagram(const SendWqe& wqe, const Ranges& local);

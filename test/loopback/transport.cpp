@@ -146,6 +146,20 @@ Answer local_operation(Qp& qp, SendWqe& wqe) {
 
 } // namespace
 
+void fetch_early(Qp& qp, uint64_t position) {
+  SendWqe& wqe = qp.wqe(position);
+  if (wqe.opcode != IBV_WR_RDMA_READ || wqe.moved || (wqe.flags & IBV_SEND_FENCE) != 0)
+    return;
+  QpSlot& target = qp.process->fabric().qp[qp_index(qp.attr.dest_qp_num)];
+  const uint32_t owner = target.process.load();
+  CriticalSection section(*qp.process, owner);
+  Ranges local;
+  Responder responder(qp, target, owner);
+  if (local_ranges(qp, position, IBV_ACCESS_LOCAL_WRITE, local) == IBV_WC_SUCCESS &&
+      responder.listening(true, qp.next_psn))
+    wqe.moved = responder.peek(wqe, local);
+}
+
 Answer transport(Qp& qp, uint64_t position) {
   SendWqe& wqe = qp.wqe(position);
   if (wqe.opcode == IBV_WR_LOCAL_INV || wqe.opcode == IBV_WR_BIND_MW)

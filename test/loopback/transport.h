@@ -16,4 +16,7 @@ struct Answer {
 
 Answer transport(Qp& qp, uint64_t position);
 
+// Moves the data of a READ behind the head of the queue before its turn, when it can be moved.
+void fetch_early(Qp& qp, uint64_t position);
+
 } // namespace adverb::loopback
