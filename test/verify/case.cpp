@@ -81,7 +81,9 @@ std::string Case::describe(const Wc& w, const End& e) const {
   if (good && (counted || options.strict))
     add(" len=%u", w.byte_len);
   if (good && w.opcode & IBV_WC_RECV) {
-    add(" flags=%s%s", w.flags & IBV_WC_GRH ? "GRH" : "", w.flags & IBV_WC_WITH_IMM ? "IMM" : "");
+    // IBV_WC_GRH means something on UD only.
+    const bool grh = w.flags & IBV_WC_GRH && (e.type == IBV_QPT_UD || options.strict);
+    add(" flags=%s%s", grh ? "GRH" : "", w.flags & IBV_WC_WITH_IMM ? "IMM" : "");
     if (w.flags & IBV_WC_WITH_IMM)
       add(" imm=%#x", w.imm);
   }
@@ -205,7 +207,7 @@ void build_queues(End& e, const PairOptions& o, int qp_access) {
   q.pd = e.pd;
   q.send_cq = e.scq.id;
   q.recv_cq = e.rcq.id;
-  q.type = o.type;
+  q.type = e.type = o.type;
   q.sq_sig_all = o.sig_all;
   q.api = o.post;
   q.cap = {o.sq, o.rq, o.sge, o.sge, o.inline_data};

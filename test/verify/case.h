@@ -65,6 +65,7 @@ struct End {
   BufInfo buf = {};
   MrInfo mr = {};
   int ah = -1;
+  int type = IBV_QPT_RC;
 };
 
 class Case;

@@ -323,8 +323,13 @@ private:
 template <int Op> void run_operation(Case& c) {
   Runner runner(c);
   int number = 0;
-  auto rows = c.options.full ? wide_sample(levels, f_op, Op, c.options.seed)
-                             : pairwise_sample(levels, c.options.seed);
+  Rows rows;
+  if (c.options.full)
+    rows = wide_sample(levels, f_op, Op, c.options.seed);
+  else
+    for (uint64_t i = 0; i < 2; ++i) // two samples: pairs twice, and many triples
+      for (auto& row : pairwise_sample(levels, c.options.seed * 2 + i))
+        rows.push_back(row);
   for (auto& row : rows)
     if (row[f_op] == Op)
       runner.run(number++, combo_of(row, c.a.info));
