@@ -44,15 +44,24 @@ perf() {
   run "$name" "$program -F -d rxe0 -x 1 -p PORT $*" "$program -F -d rxe0 -x 1 -p PORT $* SERVER"
 }
 
+# lat CASE PROGRAM: once more where perftest could not make out the virtual CPU's clock.
+lat() {
+  for _ in 1 2 3 4; do
+    perf "$1" "$2" -n 200 > "$scratch/said"
+    grep -q ' inf ' "$VM_SHARE/$WRAP/$1.client.out" || break
+  done
+  cat "$scratch/said"
+}
+
 all_cases() {
   mkdir -p "$VM_SHARE/$WRAP"
   perf write_bw ib_write_bw -s $large -n 5
   perf read_bw ib_read_bw -s $large -n 5
   perf send_bw ib_send_bw -s $large -n 5
   perf atomic_bw ib_atomic_bw -n 200
-  perf write_lat ib_write_lat -n 200
-  perf read_lat ib_read_lat -n 200
-  perf send_lat ib_send_lat -n 200
+  lat write_lat ib_write_lat
+  lat read_lat ib_read_lat
+  lat send_lat ib_send_lat
   run pingpong "ibv_rc_pingpong -c -d rxe0 -g 1 -p PORT -n 50" "ibv_rc_pingpong -c -d rxe0 -g 1 -p PORT -n 50 SERVER"
   run rping "rping -s -a SERVER -p PORT -V -C 20" "rping -c -a SERVER -p PORT -V -C 20"
   local sparse=$ADVERB_BUILD/test/demo/demo-sparse
