@@ -13,11 +13,11 @@ from results import FAILED, Report, Result, summary
 
 # In this order: what fails fast comes first, the VM last.
 SUITES = {
-    "checks": lambda s, c: host.run_scripts(s, c, "checks"),
-    "unit": host.run_unit,
-    "abi": lambda s, c: host.run_scripts(s, c, "abi"),
-    "preload": lambda s, c: host.run_scripts(s, c, "preload"),
-    "loopback": lambda s, c: host.run_scripts(s, c, "loopback"),
+    "checks": host.run_folder,
+    "unit": host.run_folder,
+    "abi": host.run_folder,
+    "preload": host.run_folder,
+    "loopback": host.run_folder,
     "loopback-asan": lambda s, c: host.run_sanitizer(s, c, "asan", "address,undefined"),
     "loopback-tsan": lambda s, c: host.run_sanitizer(s, c, "tsan", "thread"),
     "system": system.run_system,

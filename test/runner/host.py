@@ -11,17 +11,17 @@ import process
 from results import FAILED, Result, from_junit, from_tap
 
 
-def unit_programs(build):
-    """(name, command, environment) of the meson tests of suite `unit`."""
+def programs(build, suite):
+    """The meson tests of `suite`, as meson describes them."""
     listing = subprocess.run(
         ["meson", "introspect", "--tests", build], check=True, capture_output=True, text=True)
-    return [(t["name"], t["cmd"], t["env"]) for t in json.loads(listing.stdout)
-            if any(s.split(":")[-1] == "unit" for s in t["suite"])]
+    return [t for t in json.loads(listing.stdout) if any(s.split(":")[-1] == suite for s in t["suite"])]
 
 
-def run_unit_program(suite, name, command, environment):
+def run_catch2(suite, name, command, timeout, environment):
+    """Every test case of a Catch2 program."""
     with tempfile.NamedTemporaryFile(suffix=".xml") as report:
-        output, status = process.run([*command, "-r", "junit", "-o", report.name], 300, environment)
+        output, status = process.run([*command, "-r", "junit", "-o", report.name], timeout, environment)
         try:
             results = from_junit(suite, name, report.read().decode(errors="replace"))
         except ParseError:
@@ -33,9 +33,20 @@ def run_unit_program(suite, name, command, environment):
     return results or [Result(suite, name, FAILED, "reported no test case", output)]
 
 
-def run_unit(suite, context):
-    for name, command, environment in unit_programs(context.build):
-        yield from run_unit_program(suite, name, command, environment)
+def run_programs(suite, context, meson_suite=None, build=None, environment=None):
+    """Runs the meson tests of a suite: Catch2 programs, and those that declare `protocol: 'tap'`."""
+    for test in programs(build or context.build, meson_suite or suite):
+        if not context.wanted(test["name"]):
+            continue
+        # Meson's own limits are for an idle machine.
+        timeout = 3 * float(test["timeout"] or 300)
+        environment_of_test = {**test["env"], **(environment or {})}
+        if test["protocol"] == "tap":
+            output, status = process.run(test["cmd"], timeout, environment_of_test)
+            context.keep(suite, test["name"], output)
+            yield from from_tap(suite, test["name"], output, status)
+        else:
+            yield from run_catch2(suite, test["name"], test["cmd"], timeout, environment_of_test)
 
 
 def run_scripts(suite, context, folder, build=None, environment=None):
@@ -53,10 +64,14 @@ def run_scripts(suite, context, folder, build=None, environment=None):
         yield from from_tap(suite, name, output, status)
 
 
+def run_folder(suite, context):
+    """A suite of this machine whole: what meson calls by its name, and the scripts of its folder."""
+    yield from run_programs(suite, context)
+    yield from run_scripts(suite, context, suite)
+
+
 def run_sanitizer(suite, context, name, sanitizers):
     """The loopback suite once more, everything built with the given sanitizers."""
-    if not process.scripts_in(os.path.join(context.repo, "test", "loopback")):
-        return
     build = f"{context.build}-{name}"
     if not os.path.exists(os.path.join(build, "build.ninja")):
         output, status = process.run(
@@ -68,8 +83,10 @@ def run_sanitizer(suite, context, name, sanitizers):
     if status != 0:
         yield Result(suite, "build", FAILED, "ninja", output[-8000:])
         return
-    yield from run_scripts(suite, context, "loopback", build, {
+    environment = {
         "ADVERB_SANITIZER": name,
         "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "abort_on_error=1"),
         "UBSAN_OPTIONS": os.environ.get("UBSAN_OPTIONS", "halt_on_error=1:print_stacktrace=1"),
-        "TSAN_OPTIONS": os.environ.get("TSAN_OPTIONS", "halt_on_error=1:second_deadlock_stack=1")})
+        "TSAN_OPTIONS": os.environ.get("TSAN_OPTIONS", "halt_on_error=1:second_deadlock_stack=1")}
+    yield from run_programs(suite, context, "loopback", build, environment)
+    yield from run_scripts(suite, context, "loopback", build, environment)

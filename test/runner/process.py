@@ -13,9 +13,12 @@ def run(command, timeout, environment=None, cwd=None):
 
     What the command left running in its session is killed before this returns."""
     with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-            start_new_session=True, env={**os.environ, **(environment or {})}, cwd=cwd)
+        try:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                start_new_session=True, env={**os.environ, **(environment or {})}, cwd=cwd)
+        except OSError as error:
+            return f"cannot run {command[0]}: {error}", 127
         status = None
         try:
             status = process.wait(timeout)
