@@ -210,7 +210,6 @@ uint64_t run_send_queue(Qp& qp, uint64_t budget, bool wait) {
     }
     lock.unlock();
     // Work may have been appended by a thread that found the lock taken.
-    std::atomic_thread_fence(std::memory_order_seq_cst);
     const uint32_t state = qp.slot->state.load();
     if (qp.head.load() == qp.tail.load() || (state != IBV_QPS_RTS && state != IBV_QPS_ERR))
       return UINT64_MAX;

@@ -65,7 +65,6 @@ CriticalSection::~CriticalSection() {
 }
 
 void Process::synchronize() {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
   for (uint32_t p = 0; p < kMaxProcesses; ++p) {
     ProcessSlot& slot = fabric_->process[p];
     if (slot.busy.load() == 0)
