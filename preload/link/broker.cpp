@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+#include "link/broker.h"
+#include "link/service.h"
+#include "observe/counters.h"
+#include "observe/log.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <netinet/in.h>
+#include <sched.h>
+#include <string>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+namespace adverb::link {
+
+using observe::Counter;
+
+namespace {
+
+constexpr size_t strangers_max = 256; // connections that have not said hello
+constexpr std::chrono::seconds hello_due{2};
+// The port of a serving process that exits is free some instants after its members know.
+constexpr std::chrono::milliseconds tcp_again_first{5};
+constexpr std::chrono::milliseconds tcp_again_most{1000};
+constexpr std::chrono::milliseconds no_descriptors_pause{100};
+
+std::string name_for(uint16_t port, bool root, uid_t uid) {
+  return "adverb." + (root ? std::string("broker") : std::to_string(uid)) + "." +
+         std::to_string(port);
+}
+
+socklen_t abstract_address(const std::string& name, sockaddr_un& address) {
+  address = {};
+  address.sun_family = AF_UNIX;
+  name.copy(address.sun_path + 1, sizeof address.sun_path - 1);
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+}
+
+bool peer_uid(int fd, uid_t& uid) {
+  ucred who{};
+  socklen_t bytes = sizeof who;
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &bytes) != 0)
+    return false;
+  uid = who.uid;
+  return true;
+}
+
+bool same(const wire::Registration& a, const wire::Id& gid, uint32_t qpn) {
+  return a.qpn == qpn && a.gid == gid;
+}
+
+} // namespace
+
+Broker::Broker(uint16_t port, bool for_all_users, Accept accept)
+    : port_(port), for_all_users_(for_all_users), accept_(std::move(accept)) {
+  tcp_again_ = tcp_again_first;
+}
+
+bool Broker::join() {
+  const std::lock_guard hold(lock_);
+  return join_locked();
+}
+
+bool Broker::join_locked() {
+  if (broker_ || unix_fd_ >= 0)
+    return true;
+  // Two processes that start together meet in the gap between the other's bind and listen; the
+  // bound keeps a broken one from holding us.
+  for (int tries = 0; tries < 1000; ++tries) {
+    bool hangs = false;
+    for (const bool root : {true, false}) {
+      if (!for_all_users_ && follow(name_for(port_, root, geteuid()), root))
+        return true;
+      hangs |= errno == EAGAIN;
+    }
+    if (serve())
+      return true;
+    if (for_all_users_ || hangs)
+      break;
+    sched_yield();
+  }
+  if (!for_all_users_ && observe::log_once("broker-join"))
+    observe::log_warn("the host's broker does not answer, or another user holds its name; peers "
+                      "cannot reach this process's unpinned regions");
+  return false;
+}
+
+bool Broker::follow(const std::string& name, bool root) {
+  sockaddr_un address;
+  const socklen_t bytes = abstract_address(name, address);
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  uid_t uid = 0;
+  // Joining and registering happen on the program's thread; a broker that hangs must not hold it
+  // long.
+  const timeval limit{1, 0};
+  if (fd >= 0)
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+  if (fd < 0 || connect(fd, reinterpret_cast<sockaddr*>(&address), bytes) != 0 ||
+      !peer_uid(fd, uid) || uid != (root ? 0 : geteuid())) {
+    const int why = errno;
+    if (fd >= 0)
+      close(fd);
+    errno = why;
+    return false;
+  }
+  broker_ = Connection::make(fd);
+  broker_->start(
+      [this](const wire::Frame& frame, int& passed) {
+        if (frame.type != wire::Type::handed || passed < 0)
+          return;
+        const int connection = passed;
+        passed = -1;
+        accept_(connection, wire::get<wire::Hello>(frame));
+      },
+      [this](const char*) {
+        const std::lock_guard hold(lock_);
+        broker_.reset();
+        join_locked();
+      });
+  for (const auto& registration : mine_)
+    tell_broker(registration, wire::Type::add_qp);
+  return true;
+}
+
+bool Broker::serve() {
+  sockaddr_un address;
+  const socklen_t bytes = abstract_address(name_for(port_, for_all_users_, geteuid()), address);
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0 || bind(fd, reinterpret_cast<sockaddr*>(&address), bytes) != 0 || listen(fd, 128) != 0) {
+    if (fd >= 0)
+      close(fd);
+    return false;
+  }
+  unix_fd_ = fd;
+  owners_.clear();
+  for (const auto& registration : mine_)
+    owners_.emplace(registration.qpn, Owner{registration.gid, nullptr});
+  Service::get().watch(fd, EPOLLIN, [this](uint32_t) {
+    const std::lock_guard hold(lock_);
+    accept_members();
+  });
+  const bool listening = listen_tcp();
+  return listening || !for_all_users_;
+}
+
+bool Broker::listen_tcp() {
+  int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  int rc = -1;
+  const int on = 1;
+  const int off = 0;
+  if (fd >= 0) {
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+    sockaddr_in6 any{};
+    any.sin6_family = AF_INET6;
+    any.sin6_port = htons(port_);
+    rc = bind(fd, reinterpret_cast<sockaddr*>(&any), sizeof any);
+  } else if ((fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) >= 0) {
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    sockaddr_in any{};
+    any.sin_family = AF_INET;
+    any.sin_port = htons(port_);
+    rc = bind(fd, reinterpret_cast<sockaddr*>(&any), sizeof any);
+  }
+  if (rc != 0 || listen(fd, 1024) != 0) {
+    if (tcp_again_ == tcp_again_most && observe::log_once("broker-port"))
+      observe::log_warn("port {} is taken (errno {}); peers cannot reach this process's unpinned "
+                        "regions until it is free; set link.port in the policy, or run `adverb "
+                        "broker` as root to share it between users",
+                        port_, errno);
+    if (fd >= 0)
+      close(fd);
+    if (!for_all_users_) {
+      Service::get().after(tcp_again_, [this] {
+        const std::lock_guard hold(lock_);
+        if (unix_fd_ >= 0 && tcp_fd_ < 0)
+          listen_tcp();
+      });
+      tcp_again_ = std::min(2 * tcp_again_, tcp_again_most);
+    }
+    return false;
+  }
+  tcp_fd_ = fd;
+  tcp_again_ = tcp_again_first;
+  Service::get().watch(fd, EPOLLIN, [this](uint32_t) { accept_strangers(); });
+  return true;
+}
+
+// Without a free descriptor a waiting connection would be announced again and again.
+void Broker::pause_if_exhausted(int listener) {
+  if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM)
+    return;
+  if (observe::log_every("broker-descriptors", 10))
+    observe::log_warn("no descriptors left for connections of peers (errno {})", errno);
+  Service::get().change(listener, 0);
+  Service::get().after(no_descriptors_pause,
+                       [listener] { Service::get().change(listener, EPOLLIN); });
+}
+
+void Broker::accept_members() {
+  for (;;) {
+    const int fd = accept4(unix_fd_, nullptr, nullptr, SOCK_CLOEXEC);
+    if (fd < 0) {
+      pause_if_exhausted(unix_fd_);
+      return;
+    }
+    uid_t uid = 0;
+    if (!peer_uid(fd, uid) || (!for_all_users_ && uid != geteuid())) {
+      observe::count(Counter::broker_refused);
+      close(fd);
+      continue;
+    }
+    auto member = Connection::make(fd);
+    members_.insert(member);
+    member->start(
+        [this, weak = std::weak_ptr(member)](const wire::Frame& frame, int&) {
+          const auto from = weak.lock();
+          if (!from)
+            return;
+          if (frame.type != wire::Type::add_qp && frame.type != wire::Type::remove_qp) {
+            observe::count(Counter::malformed_messages);
+            return;
+          }
+          const std::lock_guard hold(lock_);
+          const auto r = wire::get<wire::Registration>(frame);
+          if (frame.type == wire::Type::add_qp) {
+            owners_.emplace(r.qpn, Owner{r.gid, from});
+          } else {
+            const auto [begin, end] = owners_.equal_range(r.qpn);
+            for (auto it = begin; it != end; ++it)
+              if (it->second.member == from && it->second.gid == r.gid) {
+                owners_.erase(it);
+                break;
+              }
+          }
+        },
+        [this, weak = std::weak_ptr(member)](const char*) {
+          if (const auto from = weak.lock())
+            forget_member(from);
+        });
+  }
+}
+
+void Broker::forget_member(const std::shared_ptr<Connection>& member) {
+  const std::lock_guard hold(lock_);
+  std::erase_if(owners_, [&](const auto& entry) { return entry.second.member == member; });
+  members_.erase(member);
+}
+
+void Broker::accept_strangers() {
+  for (;;) {
+    const int fd = accept4(tcp_fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0) {
+      pause_if_exhausted(tcp_fd_);
+      return;
+    }
+    observe::count(Counter::broker_served);
+    if (strangers_.size() >= strangers_max) {
+      observe::count(Counter::broker_refused);
+      close(fd);
+      continue;
+    }
+    auto stranger = Connection::make(fd);
+    strangers_.insert(stranger);
+    const std::weak_ptr weak(stranger);
+    stranger->start(
+        [this, weak](const wire::Frame& frame, int&) {
+          const auto from = weak.lock();
+          if (!from)
+            return;
+          if (frame.type == wire::Type::hello) {
+            on_stranger(from, wire::get<wire::Hello>(frame));
+          } else {
+            observe::count(Counter::broker_refused);
+            from->close();
+          }
+          strangers_.erase(from);
+        },
+        [this, weak](const char* why) {
+          observe::count(Counter::broker_refused);
+          observe::log_debug("a connection to the broker ended before its hello: {}", why);
+          if (const auto from = weak.lock())
+            strangers_.erase(from);
+        });
+    Service::get().after(hello_due, [this, weak] {
+      const auto from = weak.lock();
+      if (from && strangers_.erase(from) != 0) {
+        observe::count(Counter::broker_refused);
+        from->close();
+      }
+    });
+  }
+}
+
+void Broker::on_stranger(const std::shared_ptr<Connection>& connection, const wire::Hello& hello) {
+  std::unique_lock hold(lock_);
+  // A member wrote its registration before it told anybody its queue pair number: read all that is
+  // there before looking the number up.
+  accept_members();
+  for (const auto& member : std::vector(members_.begin(), members_.end()))
+    member->poll_now();
+  const Owner* owner = nullptr;
+  const auto [begin, end] = owners_.equal_range(hello.dqpn);
+  for (auto it = begin; it != end; ++it)
+    if (owner == nullptr || it->second.gid == hello.dgid)
+      owner = &it->second;
+  if (owner == nullptr) {
+    observe::count(Counter::broker_refused);
+    wire::HelloAck ack{};
+    ack.answer = static_cast<uint32_t>(wire::Answer::no_such_qp);
+    connection->send(wire::frame(ack));
+    connection->close();
+    return;
+  }
+  const auto member = owner->member;
+  hold.unlock();
+  std::vector<std::byte> unread;
+  const int fd = connection->detach(unread);
+  if (!unread.empty()) { // nobody may speak before the hello is answered
+    observe::count(Counter::malformed_messages);
+    close(fd);
+    return;
+  }
+  observe::count(Counter::broker_handed);
+  if (!member) {
+    accept_(fd, hello);
+    return;
+  }
+  if (!member->send_with_fd(wire::frame(hello, wire::Type::handed), fd))
+    observe::count(Counter::broker_refused);
+  close(fd);
+}
+
+void Broker::tell_broker(const wire::Registration& registration, wire::Type type) {
+  const auto frame = wire::frame(registration, type);
+  if (broker_ && ::send(broker_->fd(), frame.data(), frame.size(), MSG_NOSIGNAL) !=
+                     static_cast<ssize_t>(frame.size()))
+    observe::log_warn("the host's broker does not take registrations (errno {}); peers may treat "
+                      "this process as stock",
+                      errno);
+}
+
+void Broker::add(const wire::Id& gid, uint32_t qpn) {
+  const std::lock_guard hold(lock_);
+  const wire::Registration registration{gid, qpn, 0};
+  const bool joined = broker_ || unix_fd_ >= 0;
+  mine_.push_back(registration);
+  if (!joined) {
+    join_locked(); // registers all of mine_
+    return;
+  }
+  if (unix_fd_ >= 0)
+    owners_.emplace(qpn, Owner{gid, nullptr});
+  else
+    tell_broker(registration, wire::Type::add_qp);
+}
+
+void Broker::remove(const wire::Id& gid, uint32_t qpn) {
+  const std::lock_guard hold(lock_);
+  const auto at = std::find_if(mine_.begin(), mine_.end(),
+                               [&](const auto& r) { return same(r, gid, qpn); });
+  if (at == mine_.end())
+    return;
+  mine_.erase(at);
+  if (unix_fd_ < 0) {
+    tell_broker({gid, qpn, 0}, wire::Type::remove_qp);
+    return;
+  }
+  const auto [begin, end] = owners_.equal_range(qpn);
+  for (auto it = begin; it != end; ++it)
+    if (!it->second.member && it->second.gid == gid) {
+      owners_.erase(it);
+      break;
+    }
+}
+
+} // namespace adverb::link

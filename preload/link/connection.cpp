@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+#include "link/connection.h"
+#include "link/service.h"
+#include "observe/counters.h"
+
+#include <array>
+#include <cerrno>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+namespace adverb::link {
+
+namespace {
+constexpr size_t queue_max = 1 << 20; // a peer that does not read is not worth more
+// Reads in one turn: more than a Unix socket's buffer holds, so that poll_now() sees all that was
+// sent before, and an end to what one fast sender gets.
+constexpr int reads_at_once = 64;
+}
+
+std::shared_ptr<Connection> Connection::make(int fd) {
+  own_fd(fd);
+  return std::shared_ptr<Connection>(new Connection(fd));
+}
+
+Connection::~Connection() {
+  close();
+}
+
+void Connection::start(OnFrame on_frame, std::function<void(const char*)> on_close) {
+  on_frame_ = std::move(on_frame);
+  on_close_ = std::move(on_close);
+  Service::get().watch(fd_, EPOLLIN | (out_.empty() ? 0U : EPOLLOUT),
+                       [weak = weak_from_this()](uint32_t events) {
+                         if (const auto self = weak.lock())
+                           self->ready(events);
+                       });
+}
+
+void Connection::close() {
+  if (fd_ < 0)
+    return;
+  flush();
+  Service::get().unwatch(fd_);
+  ::close(fd_);
+  fd_ = -1;
+  if (passed_fd_ >= 0)
+    ::close(passed_fd_);
+  passed_fd_ = -1;
+  on_frame_ = nullptr;
+  on_close_ = nullptr;
+}
+
+int Connection::detach(std::vector<std::byte>& unread) {
+  Service::get().unwatch(fd_);
+  const int fd = fd_;
+  fd_ = -1;
+  unread = std::move(in_);
+  on_frame_ = nullptr;
+  on_close_ = nullptr;
+  return fd;
+}
+
+void Connection::fail(const char* why) {
+  const auto keep = shared_from_this();
+  const auto tell = std::move(on_close_);
+  close();
+  if (tell)
+    tell(why);
+}
+
+void Connection::ready(uint32_t events) {
+  const auto keep = shared_from_this();
+  if ((events & EPOLLOUT) != 0) {
+    flush();
+    if (fd_ >= 0 && out_.empty())
+      Service::get().change(fd_, EPOLLIN);
+  }
+  if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0 && fd_ >= 0) {
+    const bool alive = read_some();
+    if (!alive && fd_ >= 0)
+      fail("closed by the peer");
+  }
+}
+
+bool Connection::read_some() {
+  for (int round = 0; round < reads_at_once; ++round) {
+    std::array<std::byte, 4096> buffer;
+    iovec io{buffer.data(), buffer.size()};
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control;
+    msghdr message{};
+    message.msg_iov = &io;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    const ssize_t n = recvmsg(fd_, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (n < 0)
+      return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
+    for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c))
+      if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
+        if (passed_fd_ >= 0)
+          ::close(passed_fd_);
+        memcpy(&passed_fd_, CMSG_DATA(c), sizeof passed_fd_);
+      }
+    if (n == 0)
+      return false;
+    in_.insert(in_.end(), buffer.begin(), buffer.begin() + n);
+    // A descriptor belongs to the frame it came with, and nothing is kept that could be handled.
+    dispatch();
+    if (fd_ < 0)
+      return true;
+  }
+  return true;
+}
+
+void Connection::poll_now() {
+  ready(EPOLLIN);
+}
+
+void Connection::dispatch() {
+  while (fd_ >= 0) {
+    wire::Frame frame{};
+    const auto result = wire::parse(in_, frame);
+    if (result == wire::Parse::partial)
+      return;
+    if (result != wire::Parse::complete) {
+      observe::count(observe::Counter::malformed_messages);
+      fail(result == wire::Parse::wrong_version ? "wrong wire version" : "malformed message");
+      return;
+    }
+    // The handler may close us or give the descriptor away: the frame lives in a copy meanwhile.
+    const std::vector<std::byte> copy(in_.begin(), in_.begin() + static_cast<long>(frame.bytes));
+    in_.erase(in_.begin(), in_.begin() + static_cast<long>(frame.bytes));
+    wire::Frame own{};
+    wire::parse(copy, own);
+    int fd = passed_fd_;
+    passed_fd_ = -1;
+    if (const auto handler = on_frame_)
+      handler(own, fd);
+    if (fd >= 0)
+      ::close(fd);
+  }
+}
+
+void Connection::send(std::span<const std::byte> frame) {
+  if (fd_ < 0)
+    return;
+  out_.insert(out_.end(), frame.begin(), frame.end());
+  flush();
+  if (fd_ >= 0 && !out_.empty())
+    Service::get().change(fd_, EPOLLIN | EPOLLOUT);
+}
+
+void Connection::flush() {
+  while (!out_.empty()) {
+    const ssize_t n = ::send(fd_, out_.data(), out_.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n <= 0) {
+      if (n < 0 && (errno == EAGAIN || errno == EINTR || errno == ENOTCONN) &&
+          out_.size() <= queue_max)
+        return;
+      out_.clear(); // the reading side will see the end
+      return;
+    }
+    has_sent_ = true;
+    out_.erase(out_.begin(), out_.begin() + n);
+  }
+}
+
+bool Connection::send_with_fd(std::span<const std::byte> frame, int fd) {
+  if (fd_ < 0 || !out_.empty())
+    return false;
+  iovec io{const_cast<std::byte*>(frame.data()), frame.size()};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr message{};
+  message.msg_iov = &io;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  cmsghdr* c = CMSG_FIRSTHDR(&message);
+  c->cmsg_level = SOL_SOCKET;
+  c->cmsg_type = SCM_RIGHTS;
+  c->cmsg_len = CMSG_LEN(sizeof fd);
+  memcpy(CMSG_DATA(c), &fd, sizeof fd);
+  return sendmsg(fd_, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(frame.size());
+}
+
+} // namespace adverb::link

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// A stream socket that carries wire frames, served by the service thread only.
+#pragma once
+
+#include "link/wire.h"
+
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+namespace adverb::link {
+
+class Connection : public std::enable_shared_from_this<Connection> {
+public:
+  // Takes the descriptor over; nonblocking.
+  static std::shared_ptr<Connection> make(int fd);
+  ~Connection();
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  // `on_frame` gets every well-formed frame and, over a Unix socket, the descriptor that came with
+  // it (or -1; who takes it sets it to -1, else it is closed). `on_close` comes once, for whatever
+  // reason but close(). A malformed frame is counted and ends the connection.
+  using OnFrame = std::function<void(const wire::Frame&, int& fd)>;
+  void start(OnFrame on_frame, std::function<void(const char* why)> on_close);
+  // Reads and handles what is there now.
+  void poll_now();
+
+  void send(std::span<const std::byte> frame);
+  bool send_with_fd(std::span<const std::byte> frame, int fd);
+  // Ends it; nothing is called any more. `flush`: what is still queued goes out first if it can.
+  void close();
+  bool is_open() const noexcept { return fd_ >= 0; }
+  int fd() const noexcept { return fd_; }
+  bool has_sent() const noexcept { return has_sent_; } // a first byte: the connection stood
+  // Gives the descriptor away, with what was read and not yet parsed.
+  int detach(std::vector<std::byte>& unread);
+
+private:
+  explicit Connection(int fd) : fd_(fd) {}
+  void ready(uint32_t events);
+  bool read_some();
+  void flush();
+  void dispatch();
+  void fail(const char* why);
+
+  int fd_;
+  std::vector<std::byte> in_;
+  std::vector<std::byte> out_;
+  int passed_fd_ = -1;
+  bool has_sent_ = false;
+  OnFrame on_frame_;
+  std::function<void(const char*)> on_close_;
+};
+
+} // namespace adverb::link

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+#include "link/owner.h"
+#include "link/address.h"
+#include "link/hmac.h"
+#include "link/service.h"
+#include "observe/counters.h"
+#include "observe/log.h"
+#include "policy/policy.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <sys/random.h>
+#include <unistd.h>
+
+namespace adverb::link {
+
+using observe::Counter;
+using wire::Answer;
+
+namespace {
+
+constexpr std::chrono::seconds rtr_due{10}; // how long a bind waits for its target's RTR
+constexpr std::chrono::seconds auth_due{2};
+constexpr size_t links_max = 4096;
+constexpr size_t waiting_max = 65536;
+
+wire::Id id_of(const ibv_gid& gid) {
+  wire::Id id;
+  memcpy(id.data(), gid.raw, id.size());
+  return id;
+}
+
+} // namespace
+
+wire::Id random_id() {
+  wire::Id id{};
+  size_t have = 0;
+  while (have < id.size()) {
+    const ssize_t n = getrandom(id.data() + have, id.size() - have, 0);
+    have += n > 0 ? static_cast<size_t>(n) : 0;
+  }
+  return id;
+}
+
+wire::Mac prove(char speaker, const wire::Id& initiator_nonce, const wire::Id& owner_nonce) {
+  std::vector<std::byte> text{static_cast<std::byte>(speaker)};
+  for (const auto& nonce : {initiator_nonce, owner_nonce})
+    for (const uint8_t b : nonce)
+      text.push_back(static_cast<std::byte>(b));
+  return hmac_sha256(policy::current().link().key, text);
+}
+
+void Directory::put(const LocalQp& qp) {
+  const std::lock_guard hold(lock_);
+  qps_[qp.handle] = qp;
+}
+
+bool Directory::remove(uint64_t handle, LocalQp* was) {
+  const std::lock_guard hold(lock_);
+  const auto it = qps_.find(handle);
+  if (it == qps_.end())
+    return false;
+  if (was != nullptr)
+    *was = it->second;
+  qps_.erase(it);
+  return true;
+}
+
+bool Directory::find(uint64_t handle, LocalQp& qp) const {
+  const std::lock_guard hold(lock_);
+  const auto it = qps_.find(handle);
+  if (it == qps_.end())
+    return false;
+  qp = it->second;
+  return true;
+}
+
+Answer Directory::match(const wire::Bind& bind, LocalQp& qp) const {
+  const std::lock_guard hold(lock_);
+  Answer answer = Answer::no_such_qp;
+  for (const auto& [handle, candidate] : qps_) {
+    if (candidate.qpn != bind.dqpn)
+      continue;
+    if (!candidate.connected) {
+      answer = Answer::not_ready;
+      continue;
+    }
+    const bool path = candidate.ah.is_global != 0
+                          ? id_of(candidate.ah.grh.dgid) == bind.sgid &&
+                                id_of(candidate.sgid) == bind.dgid
+                          : candidate.ah.dlid == bind.slid;
+    if (path && candidate.dest_qpn == bind.sqpn) {
+      qp = candidate;
+      return Answer::ok;
+    }
+    if (answer == Answer::no_such_qp)
+      answer = Answer::mismatch;
+  }
+  return answer;
+}
+
+struct Owner::Link {
+  std::shared_ptr<Connection> connection;
+  wire::Id peer_nonce{};
+  wire::Id nonce{};
+  bool trusted = false;
+  uint64_t timer = 0; // until trusted
+  std::vector<std::shared_ptr<Channel>> channels;
+};
+
+void Owner::accept(int fd, const wire::Hello& hello) {
+  const auto& settings = policy::current().link();
+  auto link = std::make_shared<Link>();
+  link->connection = Connection::make(fd);
+  link->peer_nonce = hello.nonce;
+  link->nonce = random_id();
+  wire::HelloAck ack{};
+  ack.process = process_;
+  ack.nonce = link->nonce;
+  if (links_.size() >= links_max) {
+    ack.answer = static_cast<uint32_t>(Answer::no_resources);
+  } else if (settings.key.empty()) {
+    in6_addr from{};
+    link->trusted =
+        same_host_and_uid(fd) || (remote_address(fd, from) && settings.allowed(from));
+    if (!link->trusted)
+      ack.answer = static_cast<uint32_t>(Answer::refused);
+  } else {
+    ack.mac = prove('o', hello.nonce, link->nonce);
+  }
+  link->connection->send(wire::frame(ack));
+  if (ack.answer != 0) {
+    observe::count(Counter::hellos_refused);
+    if (observe::log_every("hello-refused", 5))
+      observe::log_warn("a hello was refused: {}",
+                        links_.size() >= links_max
+                            ? "too many links"
+                            : "its sender is neither this user on this host nor in the policy's "
+                              "link.allow");
+    link->connection->close();
+    return;
+  }
+  links_.insert(link);
+  const std::weak_ptr weak(link);
+  link->connection->start(
+      [this, weak](const wire::Frame& frame, int&) {
+        if (const auto l = weak.lock())
+          on_frame(l, frame);
+      },
+      [this, weak](const char* why) {
+        if (const auto l = weak.lock())
+          end(l, why);
+      });
+  if (!link->trusted)
+    link->timer = Service::get().after(auth_due, [this, weak] {
+      const auto l = weak.lock();
+      if (l && !l->trusted) {
+        observe::count(Counter::auth_failures);
+        end(l, "no proof of the key in time");
+      }
+    });
+}
+
+void Owner::end(const std::shared_ptr<Link>& link, const char* why) {
+  observe::log_debug("a peer's link ended: {}", why);
+  for (const auto& channel : link->channels)
+    channel->close();
+  link->channels.clear();
+  link->connection->close();
+  if (link->timer != 0)
+    Service::get().cancel(link->timer);
+  links_.erase(link);
+}
+
+void Owner::on_frame(const std::shared_ptr<Link>& link, const wire::Frame& frame) {
+  if (frame.type == wire::Type::auth && !link->trusted) {
+    link->trusted =
+        equal(wire::get<wire::Auth>(frame).mac, prove('i', link->peer_nonce, link->nonce));
+    if (!link->trusted) {
+      observe::count(Counter::auth_failures);
+      observe::log_warn("a peer does not know the key of the policy's link.key_file");
+      end(link, "wrong key");
+    } else {
+      Service::get().cancel(link->timer);
+    }
+    return;
+  }
+  if (!link->trusted) {
+    observe::count(Counter::auth_failures);
+    end(link, "not authenticated");
+  } else if (frame.type == wire::Type::bind) {
+    on_bind(link, wire::get<wire::Bind>(frame));
+  } else if (frame.type == wire::Type::companion) {
+    on_companion(link, wire::get<wire::Companion>(frame));
+  } else {
+    observe::count(Counter::malformed_messages);
+    end(link, "unexpected message");
+  }
+}
+
+void Owner::on_bind(const std::shared_ptr<Link>& link, const wire::Bind& bind) {
+  LocalQp qp;
+  const Answer answer = directory_.match(bind, qp);
+  // A target connected to somebody else may be about to be reset and connected anew, as much as one
+  // not connected yet: its peer asks because it has been told this number.
+  const bool waits = answer == Answer::not_ready || answer == Answer::mismatch;
+  if (waits && waiting_.size() < waiting_max) {
+    const uint64_t timer = Service::get().after(rtr_due, [this, handle = bind.handle, answer] {
+      for (auto it = waiting_.begin(); it != waiting_.end(); ++it)
+        if (it->bind.handle == handle) {
+          if (const auto l = it->link.lock())
+            l->connection->send(wire::frame(
+                wire::BindAck{handle, 0, static_cast<uint32_t>(answer), 0}));
+          waiting_.erase(it);
+          return;
+        }
+    });
+    waiting_.push_back({link, bind, timer});
+    return;
+  }
+  link->connection->send(
+      wire::frame(wire::BindAck{bind.handle, qp.handle, static_cast<uint32_t>(answer), 0}));
+}
+
+void Owner::retry_waiting() {
+  auto again = std::move(waiting_);
+  waiting_.clear();
+  for (auto& w : again) {
+    LocalQp qp;
+    if (directory_.match(w.bind, qp) != Answer::ok) {
+      waiting_.push_back(std::move(w));
+      continue;
+    }
+    Service::get().cancel(w.timer);
+    if (const auto l = w.link.lock())
+      l->connection->send(wire::frame(wire::BindAck{w.bind.handle, qp.handle, 0, 0}));
+  }
+}
+
+void Owner::on_companion(const std::shared_ptr<Link>& link, const wire::Companion& request) {
+  wire::CompanionAck ack{};
+  ack.handle = request.handle;
+  ack.nonce = random_id();
+  ack.answer = static_cast<uint32_t>(Answer::no_resources);
+  LocalQp qp;
+  std::shared_ptr<Channel> channel;
+  if (directory_.find(request.remote_handle, qp) && request.credits >= 1 &&
+      request.message_max > 256) {
+    if (const auto device = Device::get(qp.device)) {
+      const uint32_t credits = std::min(request.credits, device->credits_to_give());
+      channel = Channel::create(device, Channel::Role::server, credits);
+    }
+  }
+  if (channel && channel->connect(qp.ah, qp.mtu, request.qpn, request.psn, request.credits,
+                                  request.message_max) == 0) {
+    const auto as_bytes = [](const wire::Id& id) {
+      const auto bytes = std::as_bytes(std::span(id));
+      return std::vector(bytes.begin(), bytes.end());
+    };
+    channel->expect_proof(as_bytes(ack.nonce),
+                          [weak = std::weak_ptr(channel), nonce = as_bytes(request.nonce)](bool ok) {
+                            if (const auto c = weak.lock(); c && ok)
+                              c->send_proof(nonce);
+                          });
+    std::erase_if(link->channels, [](const auto& c) { return c->down(); });
+    link->channels.push_back(channel);
+    ack.qpn = channel->qpn();
+    ack.psn = channel->psn();
+    ack.credits = channel->credits();
+    ack.message_max = static_cast<uint32_t>(channel->message_max());
+    ack.answer = static_cast<uint32_t>(Answer::ok);
+  } else if (observe::log_every("companion", 10)) {
+    observe::log_warn("no companion queue pair can be made for a peer; it will treat this process's "
+                      "regions as stock");
+  }
+  link->connection->send(wire::frame(ack));
+}
+
+} // namespace adverb::link

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// The owner's side of links: answers peers that ask for queue pairs of this process.
+#pragma once
+
+#include "link/broker.h"
+#include "link/links.h"
+
+#include <memory>
+#include <mutex>
+#include <set>
+#include <unordered_map>
+#include <vector>
+
+namespace adverb::link {
+
+// The queue pairs of this process that peers may ask for.
+class Directory {
+public:
+  void put(const LocalQp& qp);
+  bool remove(uint64_t handle, LocalQp* was = nullptr);
+  bool find(uint64_t handle, LocalQp& qp) const;
+  // The queue pair that `bind` means, if it is connected to the one that asks.
+  wire::Answer match(const wire::Bind& bind, LocalQp& qp) const;
+
+private:
+  mutable std::mutex lock_;
+  std::unordered_map<uint64_t, LocalQp> qps_;
+};
+
+// Service thread only.
+class Owner {
+public:
+  Owner(Directory& directory, const wire::Id& process)
+      : directory_(directory), process_(process) {}
+
+  void accept(int fd, const wire::Hello& hello);
+  // A queue pair of this process has reached RTR: binds that waited for it are answered.
+  void retry_waiting();
+
+private:
+  struct Link;
+  void on_frame(const std::shared_ptr<Link>& link, const wire::Frame& frame);
+  void on_bind(const std::shared_ptr<Link>& link, const wire::Bind& bind);
+  void on_companion(const std::shared_ptr<Link>& link, const wire::Companion& request);
+  void end(const std::shared_ptr<Link>& link, const char* why);
+
+  Directory& directory_;
+  const wire::Id process_;
+  std::set<std::shared_ptr<Link>> links_;
+  struct Waiting {
+    std::weak_ptr<Link> link;
+    wire::Bind bind;
+    uint64_t timer;
+  };
+  std::vector<Waiting> waiting_;
+};
+
+// Proof that this end knows the policy's key: over both nonces and who speaks.
+wire::Mac prove(char speaker, const wire::Id& initiator_nonce, const wire::Id& owner_nonce);
+wire::Id random_id();
+
+} // namespace adverb::link

@@ -1,0 +1,443 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+#include "link/seeker.h"
+#include "link/address.h"
+#include "link/hmac.h"
+#include "link/service.h"
+#include "observe/counters.h"
+#include "observe/log.h"
+#include "policy/policy.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <set>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <utility>
+
+namespace adverb::link {
+
+using observe::Counter;
+using wire::Answer;
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+constexpr std::chrono::seconds bind_due{15}; // beyond the owner's own wait for RTR
+// How long a host's silence or refusal is taken for all its queue pairs. Short: a process that
+// starts adverb later must be found, and it answers before its queue pair numbers are known.
+constexpr std::chrono::milliseconds remember_silence{2000};
+constexpr std::chrono::milliseconds remember_refusal{50};
+// Who accepts connections runs a broker: it may be slow, or its successor about to take over.
+constexpr std::chrono::seconds answer_due{3};
+constexpr std::chrono::milliseconds again_after{30};
+constexpr int attempts_max = 4; // connections made for one queue pair
+
+wire::Id id_of(const ibv_gid& gid) {
+  wire::Id id;
+  memcpy(id.data(), gid.raw, id.size());
+  return id;
+}
+
+// Queue pairs on one path share a channel.
+std::string path_key(const LocalQp& qp) {
+  std::string key = std::string(qp.device->name) + "/" + std::to_string(qp.ah.port_num) + "/" +
+                    std::to_string(qp.ah.grh.sgid_index) + "/" + std::to_string(qp.ah.dlid) + "/";
+  key.append(reinterpret_cast<const char*>(qp.ah.grh.dgid.raw), 16);
+  return key;
+}
+
+} // namespace
+
+struct Seeker::Search {
+  LocalQp qp;
+  std::function<void(Bound)> done;
+  std::string host;
+  std::set<Link*> tried;
+  uint64_t remote_handle = 0;
+  uint64_t timer = 0;
+  int attempts = 0;
+  bool finished = false;
+};
+
+struct Seeker::Link {
+  std::shared_ptr<Connection> connection;
+  std::string host;
+  wire::Id nonce{};
+  bool ready = false;
+  bool ended = false;
+  uint64_t timer = 0;
+  std::shared_ptr<Search> first; // whose target the hello names
+  struct Path {
+    std::shared_ptr<Channel> channel;
+    bool up = false;
+    wire::Id nonce{};
+    std::vector<std::shared_ptr<Search>> waiting;
+    LocalQp qp; // whose path it takes
+  };
+  std::map<std::string, Path> paths;
+};
+
+struct Seeker::Host {
+  sockaddr_in6 address{};
+  std::string name;
+  std::vector<std::shared_ptr<Link>> links; // ready ones
+  bool connecting = false;
+  bool known = false; // has answered as adverb before
+  std::deque<std::shared_ptr<Search>> waiting; // for the connection under way
+  Clock::time_point stock_until{};
+};
+
+Seeker::Host& Seeker::host_of(const std::string& name) {
+  auto& host = hosts_[name];
+  if (!host)
+    host = std::make_shared<Host>();
+  return *host;
+}
+
+void Seeker::bind(const LocalQp& qp, std::function<void(Bound)> done) {
+  auto search = std::make_shared<Search>();
+  search->qp = qp;
+  search->done = std::move(done);
+  searches_[qp.handle] = search;
+  const auto address = peer_address(qp);
+  if (!address) {
+    if (observe::log_once("unresolvable"))
+      observe::log_warn("the peer of queue pair {} on {} has no IP address that can be known; treated "
+                        "as stock; name it in the policy's link.peers",
+                        qp.qpn, qp.device->name);
+    finish(search, {Verdict::stock, nullptr, 0, "peer address unknown"});
+    return;
+  }
+  search->host = to_text(*address);
+  Host& host = host_of(search->host);
+  host.address = *address;
+  host.name = search->host;
+  search->timer = Service::get().after(bind_due, [this, weak = std::weak_ptr(search)] {
+    if (const auto s = weak.lock())
+      finish(s, {Verdict::stock, nullptr, 0, "the peer's queue pair was not ready in time"});
+  });
+  go_on(search);
+}
+
+void Seeker::cancel(uint64_t handle) {
+  const auto it = searches_.find(handle);
+  if (it == searches_.end())
+    return;
+  it->second->done = nullptr;
+  finish(it->second, {});
+}
+
+void Seeker::finish(const std::shared_ptr<Search>& search, Bound bound) {
+  if (search->finished)
+    return;
+  search->finished = true;
+  if (search->timer != 0)
+    Service::get().cancel(search->timer);
+  const auto it = searches_.find(search->qp.handle);
+  if (it != searches_.end() && it->second == search)
+    searches_.erase(it);
+  if (bound.verdict == Verdict::refused) {
+    observe::count(Counter::hellos_refused);
+    if (observe::log_every("bind-refused", 5))
+      observe::log_warn("peer {} refused queue pair {}: {}; its unpinned regions cannot be reached",
+                        search->host, search->qp.qpn, bound.reason);
+  }
+  observe::log_debug("queue pair {} -> {}: {} {}", search->qp.qpn, search->host,
+                     bound.verdict == Verdict::adverb ? "adverb" : "stock", bound.reason);
+  if (const auto tell = std::move(search->done))
+    tell(std::move(bound));
+}
+
+// The next step of a search: ask a link to the host that has not been asked, else connect.
+void Seeker::go_on(const std::shared_ptr<Search>& search) {
+  if (search->finished)
+    return;
+  Host& host = host_of(search->host);
+  for (const auto& link : host.links) {
+    if (!search->tried.insert(link.get()).second)
+      continue;
+    wire::Bind bind{};
+    bind.sgid = id_of(search->qp.sgid);
+    bind.dgid = id_of(search->qp.ah.grh.dgid);
+    bind.sqpn = search->qp.qpn;
+    bind.dqpn = search->qp.dest_qpn;
+    bind.dlid = search->qp.ah.dlid;
+    bind.handle = search->qp.handle;
+    link->connection->send(wire::frame(bind));
+    return;
+  }
+  if (host.connecting) {
+    host.waiting.push_back(search);
+  } else if (Clock::now() < host.stock_until) {
+    finish(search, {Verdict::stock, nullptr, 0, "the host did not answer just now"});
+  } else if (search->attempts >= attempts_max) {
+    finish(search, {Verdict::refused, nullptr, 0, "the peer ends the link without an answer"});
+  } else {
+    connect(host, search);
+  }
+}
+
+void Seeker::connect(Host& host, const std::shared_ptr<Search>& first) {
+  const auto& settings = policy::current().link();
+  auto link = std::make_shared<Link>();
+  link->host = host.name;
+  link->first = first;
+  link->nonce = random_id();
+  host.connecting = true;
+  ++first->attempts;
+  observe::count(Counter::hellos_sent);
+  const int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  sockaddr_in6 to = host.address;
+  to.sin6_port = htons(settings.port);
+  if (fd < 0 || (::connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof to) != 0 &&
+                 errno != EINPROGRESS)) {
+    const bool refused = errno == ECONNREFUSED;
+    if (fd >= 0)
+      close(fd);
+    no_link(host, link, Answer::no_such_qp, true, refused ? remember_refusal : remember_silence,
+            "cannot connect");
+    return;
+  }
+  link->connection = Connection::make(fd);
+  link->timer = Service::get().after(settings.hello_timeout, [this, link] { silent(link, false); });
+  wire::Hello hello{};
+  hello.process = process_;
+  hello.nonce = link->nonce;
+  hello.dgid = id_of(first->qp.ah.grh.dgid);
+  hello.dqpn = first->qp.dest_qpn;
+  link->connection->send(wire::frame(hello)); // goes out when the connection stands
+  link->connection->start([this, link](const wire::Frame& frame, int&) { on_frame(link, frame); },
+                          [this, link](const char* why) { lost(link, why); });
+}
+
+// No answer so far: to the connection, or (`patient`) not to the hello either.
+void Seeker::silent(const std::shared_ptr<Link>& link, bool patient) {
+  if (link->ready || link->ended)
+    return;
+  in6_addr unused;
+  if (!patient && remote_address(link->connection->fd(), unused)) {
+    link->timer = Service::get().after(answer_due, [this, link] { silent(link, true); });
+    return;
+  }
+  observe::count(Counter::hellos_timeouts);
+  if (observe::log_every("hello-timeout", 5))
+    observe::log_warn("{} did not answer {}; its processes are treated as stock", link->host,
+                      patient ? "a hello" : "within link.hello_timeout");
+  link->ended = true;
+  link->connection->close();
+  no_link(host_of(link->host), link, Answer::no_such_qp, true, remember_silence, "no answer");
+}
+
+// The connection under way came to nothing: the search it was made for is over, and with
+// `host_wide` all that wait for it.
+void Seeker::no_link(Host& host, const std::shared_ptr<Link>& link, Answer answer, bool host_wide,
+                     std::chrono::milliseconds remember, const char* why) {
+  host.connecting = false;
+  auto waiting = std::move(host.waiting);
+  host.waiting.clear();
+  if (host_wide)
+    host.stock_until = Clock::now() + remember;
+  const Verdict verdict =
+      answer == Answer::refused || answer == Answer::wrong_version ? Verdict::refused
+                                                                   : Verdict::stock;
+  if (verdict == Verdict::stock)
+    observe::count(Counter::hellos_stock);
+  finish(link->first, {verdict, nullptr, 0, why});
+  for (const auto& search : waiting) {
+    if (host_wide)
+      finish(search, {verdict, nullptr, 0, why});
+    else
+      go_on(search);
+  }
+}
+
+// Lets a search go on a little later; false when it has been tried often enough.
+bool Seeker::again(const std::shared_ptr<Search>& search) {
+  if (search->attempts >= attempts_max)
+    return false;
+  Service::get().after(again_after, [this, weak = std::weak_ptr(search)] {
+    if (const auto s = weak.lock())
+      go_on(s);
+  });
+  return true;
+}
+
+void Seeker::lost(const std::shared_ptr<Link>& link, const char* why) {
+  if (link->ended)
+    return;
+  link->ended = true;
+  Service::get().cancel(link->timer);
+  Host& host = host_of(link->host);
+  if (!link->ready) {
+    // Nobody listens, so nobody there runs adverb, unless a broker has just gone: its successor
+    // takes some instants.
+    if ((link->connection->has_sent() || host.known) && again(link->first)) {
+      host.connecting = false;
+      for (const auto& search : std::exchange(host.waiting, {}))
+        if (!again(search))
+          go_on(search);
+      return;
+    }
+    no_link(host, link, Answer::no_such_qp, true, remember_refusal, why);
+    return;
+  }
+  observe::count(Counter::links_down);
+  observe::log_info("link to {} lost: {}", link->host, why);
+  std::erase(host.links, link);
+  for (auto& [key, path] : link->paths) {
+    if (path.channel)
+      path.channel->close();
+    for (const auto& search : path.waiting)
+      go_on(search);
+  }
+  link->paths.clear();
+  // Searches that had asked this link and wait for its answer start over.
+  std::vector<std::shared_ptr<Search>> again;
+  for (const auto& [handle, search] : searches_)
+    if (search->tried.contains(link.get()))
+      again.push_back(search);
+  for (const auto& search : again) {
+    search->tried.erase(link.get());
+    go_on(search);
+  }
+}
+
+void Seeker::on_frame(const std::shared_ptr<Link>& link, const wire::Frame& frame) {
+  if (frame.type == wire::Type::hello_ack && !link->ready)
+    on_hello_ack(link, wire::get<wire::HelloAck>(frame));
+  else if (frame.type == wire::Type::bind_ack && link->ready)
+    on_bind_ack(link, wire::get<wire::BindAck>(frame));
+  else if (frame.type == wire::Type::companion_ack && link->ready)
+    on_companion_ack(link, wire::get<wire::CompanionAck>(frame));
+  else {
+    observe::count(Counter::malformed_messages);
+    link->connection->close();
+    lost(link, "unexpected message");
+  }
+}
+
+void Seeker::on_hello_ack(const std::shared_ptr<Link>& link, const wire::HelloAck& ack) {
+  Service::get().cancel(link->timer);
+  Host& host = host_of(link->host);
+  const auto fail = [&](Answer answer, const char* why) {
+    link->ended = true;
+    link->connection->close();
+    no_link(host, link, answer, false, {}, why);
+  };
+  if (ack.answer == static_cast<uint32_t>(Answer::no_such_qp))
+    return fail(Answer::no_such_qp, "the peer's process does not run adverb");
+  if (ack.answer != 0)
+    return fail(Answer::refused, "not allowed by the peer's policy (link.allow)");
+  if (!policy::current().link().key.empty()) {
+    if (!equal(ack.mac, prove('o', link->nonce, ack.nonce))) {
+      observe::count(Counter::auth_failures);
+      return fail(Answer::refused, "the peer does not know the key of link.key_file");
+    }
+    link->connection->send(wire::frame(wire::Auth{prove('i', link->nonce, ack.nonce)}));
+  }
+  observe::count(Counter::hellos_answered);
+  observe::count(Counter::links_up);
+  link->ready = true;
+  host.known = true;
+  host.connecting = false;
+  host.stock_until = {};
+  host.links.push_back(link);
+  go_on(link->first);
+  auto waiting = std::move(host.waiting);
+  host.waiting.clear();
+  for (const auto& search : waiting)
+    go_on(search);
+}
+
+void Seeker::on_bind_ack(const std::shared_ptr<Link>& link, const wire::BindAck& ack) {
+  const auto it = searches_.find(ack.handle);
+  if (it == searches_.end())
+    return;
+  const auto search = it->second;
+  switch (static_cast<Answer>(ack.answer)) {
+  case Answer::ok:
+    search->remote_handle = ack.remote_handle;
+    want_channel(link, search);
+    break;
+  case Answer::no_such_qp:
+    // The broker chose this process for this very queue pair; asking again would find it again.
+    if (link->first == search)
+      finish(search, {Verdict::stock, nullptr, 0, "no process there owns the queue pair"});
+    else
+      go_on(search);
+    break;
+  default:
+    finish(search, {Verdict::stock, nullptr, 0, "the peer's queue pair is connected elsewhere"});
+  }
+}
+
+void Seeker::want_channel(const std::shared_ptr<Link>& link, const std::shared_ptr<Search>& search) {
+  Link::Path& path = link->paths[path_key(search->qp)];
+  if (path.channel && path.channel->down()) {
+    auto waiting = std::move(path.waiting);
+    path = {};
+    path.waiting = std::move(waiting);
+  }
+  if (path.up) {
+    finish(search, {Verdict::adverb, path.channel, search->remote_handle, {}});
+    return;
+  }
+  path.waiting.push_back(search);
+  if (path.channel)
+    return;
+  const auto device = Device::get(search->qp.device);
+  if (device)
+    path.channel = Channel::create(device, Channel::Role::client, device->credits_to_give());
+  if (!path.channel) {
+    for (const auto& s : std::exchange(path.waiting, {}))
+      finish(s, {Verdict::stock, nullptr, 0, "no companion queue pair can be made"});
+    return;
+  }
+  path.qp = search->qp;
+  path.nonce = random_id();
+  wire::Companion request{};
+  request.handle = search->qp.handle;
+  request.remote_handle = search->remote_handle;
+  request.nonce = path.nonce;
+  request.qpn = path.channel->qpn();
+  request.psn = path.channel->psn();
+  request.credits = path.channel->credits();
+  request.message_max = static_cast<uint32_t>(path.channel->message_max());
+  link->connection->send(wire::frame(request));
+}
+
+void Seeker::on_companion_ack(const std::shared_ptr<Link>& link, const wire::CompanionAck& ack) {
+  const auto at = std::find_if(link->paths.begin(), link->paths.end(), [&](const auto& entry) {
+    return entry.second.channel && !entry.second.up && entry.second.qp.handle == ack.handle;
+  });
+  if (at == link->paths.end())
+    return;
+  Link::Path& path = at->second;
+  const std::string key = at->first;
+  const auto settle = [this, link, key, asked = std::weak_ptr(path.channel)](bool ok) {
+    const auto found = link->paths.find(key);
+    if (found == link->paths.end() || found->second.channel != asked.lock())
+      return;
+    found->second.up = ok;
+    for (const auto& s : std::exchange(found->second.waiting, {}))
+      finish(s, ok ? Bound{Verdict::adverb, found->second.channel, s->remote_handle, {}}
+                   : Bound{Verdict::refused, nullptr, 0, "no proof over the companion queue pair"});
+    if (!ok)
+      link->paths.erase(found);
+  };
+  if (ack.answer != 0 ||
+      path.channel->connect(path.qp.ah, path.qp.mtu, ack.qpn, ack.psn, ack.credits,
+                            ack.message_max) != 0) {
+    settle(false);
+    return;
+  }
+  const auto bytes = std::as_bytes(std::span(path.nonce));
+  // Called under the device's progress lock, on any thread: the verdict is given on this one.
+  path.channel->expect_proof({bytes.begin(), bytes.end()}, [settle](bool ok) {
+    Service::get().run([settle, ok] { settle(ok); });
+  });
+  path.channel->send_proof(std::as_bytes(std::span(ack.nonce)));
+}
+
+} // namespace adverb::link

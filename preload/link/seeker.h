@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// The initiator's side of links: finds the process behind a queue pair's peer, and a channel to it.
+#pragma once
+
+#include "link/links.h"
+#include "link/owner.h"
+
+#include <chrono>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace adverb::link {
+
+// Service thread only.
+class Seeker {
+public:
+  explicit Seeker(const wire::Id& process) : process_(process) {}
+
+  void bind(const LocalQp& qp, std::function<void(Bound)> done);
+  void cancel(uint64_t handle);
+
+private:
+  struct Link;
+  struct Host;
+  struct Search; // one bind under way
+
+  Host& host_of(const std::string& name);
+  void go_on(const std::shared_ptr<Search>& search);
+  void connect(Host& host, const std::shared_ptr<Search>& first);
+  void silent(const std::shared_ptr<Link>& link, bool patient);
+  bool again(const std::shared_ptr<Search>& search);
+  void on_frame(const std::shared_ptr<Link>& link, const wire::Frame& frame);
+  void on_hello_ack(const std::shared_ptr<Link>& link, const wire::HelloAck& ack);
+  void on_bind_ack(const std::shared_ptr<Link>& link, const wire::BindAck& ack);
+  void on_companion_ack(const std::shared_ptr<Link>& link, const wire::CompanionAck& ack);
+  void want_channel(const std::shared_ptr<Link>& link, const std::shared_ptr<Search>& search);
+  void no_link(Host& host, const std::shared_ptr<Link>& link, wire::Answer answer, bool host_wide,
+               std::chrono::milliseconds remember, const char* why);
+  void lost(const std::shared_ptr<Link>& link, const char* why);
+  void finish(const std::shared_ptr<Search>& search, Bound bound);
+
+  const wire::Id process_;
+  std::map<std::string, std::shared_ptr<Host>> hosts_;
+  std::unordered_map<uint64_t, std::shared_ptr<Search>> searches_;
+};
+
+} // namespace adverb::link

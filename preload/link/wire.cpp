@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+#include "link/wire.h"
+
+namespace adverb::link::wire {
+namespace {
+
+size_t payload_of(uint16_t type) {
+  switch (static_cast<Type>(type)) {
+  case Type::hello:
+    return sizeof(Hello);
+  case Type::hello_ack:
+    return sizeof(HelloAck);
+  case Type::auth:
+    return sizeof(Auth);
+  case Type::bind:
+    return sizeof(Bind);
+  case Type::bind_ack:
+    return sizeof(BindAck);
+  case Type::companion:
+    return sizeof(Companion);
+  case Type::companion_ack:
+    return sizeof(CompanionAck);
+  case Type::add_qp:
+  case Type::remove_qp:
+    return sizeof(Registration);
+  case Type::handed:
+    return sizeof(Hello);
+  default:
+    return 0;
+  }
+}
+
+} // namespace
+
+Parse parse(std::span<const std::byte> in, Frame& frame) {
+  Header h{};
+  // The magic is judged as soon as it is there: a stranger on the port is not waited for.
+  if (in.size() >= sizeof h.magic) {
+    memcpy(&h.magic, in.data(), sizeof h.magic);
+    if (h.magic != magic)
+      return Parse::malformed;
+  }
+  if (in.size() < sizeof h)
+    return Parse::partial;
+  memcpy(&h, in.data(), sizeof h);
+  if (h.version != version)
+    return Parse::wrong_version;
+  const size_t expected = payload_of(h.type);
+  if (expected == 0 || h.length != expected)
+    return Parse::malformed;
+  if (in.size() < sizeof h + expected)
+    return Parse::partial;
+  frame = {static_cast<Type>(h.type), in.subspan(sizeof h, expected), sizeof h + expected};
+  return Parse::complete;
+}
+
+} // namespace adverb::link::wire

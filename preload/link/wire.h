@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// Control messages between processes, over TCP and over the broker's Unix socket: a fixed header and
+// a fixed payload per type, little-endian, no padding. Version 1 is understood for ever.
+//
+//   initiator -> owner            owner -> initiator
+//   hello                         hello_ack           who is who; with a key, proof of it
+//   auth (with a key)                                 the initiator's proof
+//   bind                          bind_ack            is this queue pair yours and connected to mine
+//   companion                     companion_ack       queue pair numbers, credits; then each side's
+//                                                     first message on it is the other's nonce
+// Over the Unix socket a process registers and withdraws queue pairs; the broker hands it
+// connections (`handed`, with the descriptor and the hello that was read).
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace adverb::link::wire {
+
+static_assert(std::endian::native == std::endian::little);
+
+inline constexpr uint32_t magic = 0x42564441; // "ADVB"
+inline constexpr uint16_t version = 1;
+
+enum class Type : uint16_t {
+  hello = 1,
+  hello_ack,
+  auth,
+  bind,
+  bind_ack,
+  companion,
+  companion_ack,
+  add_qp = 32,
+  remove_qp,
+  handed,
+};
+
+enum class Answer : uint32_t {
+  ok = 0,
+  no_such_qp,   // nobody here owns it
+  mismatch,     // it is connected to somebody else
+  not_ready,    // it did not reach RTR in time
+  refused,      // not allowed, or failed to prove itself
+  wrong_version,
+  no_resources,
+};
+
+using Id = std::array<uint8_t, 16>;
+using Mac = std::array<uint8_t, 32>;
+
+struct Header {
+  uint32_t magic;
+  uint16_t version;
+  uint16_t type;
+  uint32_t length; // bytes of payload
+};
+static_assert(sizeof(Header) == 12);
+
+struct Hello {
+  Id process;
+  Id nonce;
+  Id dgid; // where the target queue pair is
+  uint32_t dqpn;
+  uint32_t zero;
+};
+struct HelloAck {
+  Id process;
+  Id nonce;
+  Mac mac; // of the owner, zero without a key
+  uint32_t answer;
+  uint32_t zero;
+};
+struct Auth {
+  Mac mac;
+};
+struct Bind {
+  Id sgid;
+  Id dgid;
+  uint32_t sqpn;
+  uint32_t dqpn;
+  uint16_t slid;
+  uint16_t dlid;
+  uint32_t zero;
+  uint64_t handle; // the initiator's, echoed
+};
+struct BindAck {
+  uint64_t handle;
+  uint64_t remote_handle;
+  uint32_t answer;
+  uint32_t zero;
+};
+struct Companion {
+  uint64_t handle;
+  uint64_t remote_handle; // whose path the owner is to use
+  Id nonce;
+  uint32_t qpn;
+  uint32_t psn;
+  uint32_t credits;
+  uint32_t message_max;
+};
+struct CompanionAck {
+  uint64_t handle;
+  Id nonce;
+  uint32_t qpn;
+  uint32_t psn;
+  uint32_t credits;
+  uint32_t message_max;
+  uint32_t answer;
+  uint32_t zero;
+};
+struct Registration { // add_qp, remove_qp
+  Id gid;             // of the device's first port, zero if unknown
+  uint32_t qpn;
+  uint32_t zero;
+};
+
+template <typename T> constexpr Type type_of = Type{};
+template <> inline constexpr Type type_of<Hello> = Type::hello;
+template <> inline constexpr Type type_of<HelloAck> = Type::hello_ack;
+template <> inline constexpr Type type_of<Auth> = Type::auth;
+template <> inline constexpr Type type_of<Bind> = Type::bind;
+template <> inline constexpr Type type_of<BindAck> = Type::bind_ack;
+template <> inline constexpr Type type_of<Companion> = Type::companion;
+template <> inline constexpr Type type_of<CompanionAck> = Type::companion_ack;
+
+inline constexpr size_t payload_max = 128;
+
+struct Frame {
+  Type type;
+  std::span<const std::byte> payload;
+  size_t bytes; // of the whole frame
+};
+
+enum class Parse { complete, partial, malformed, wrong_version };
+
+// Looks for one frame at the start of `in`. The payload length is checked against the type.
+Parse parse(std::span<const std::byte> in, Frame& frame);
+
+template <typename T> T get(const Frame& frame) {
+  T value;
+  memcpy(&value, frame.payload.data(), sizeof value);
+  return value;
+}
+
+template <typename T> std::vector<std::byte> frame(const T& payload, Type type = type_of<T>) {
+  std::vector<std::byte> out(sizeof(Header) + sizeof payload);
+  const Header h{magic, version, static_cast<uint16_t>(type), sizeof payload};
+  memcpy(out.data(), &h, sizeof h);
+  memcpy(out.data() + sizeof h, &payload, sizeof payload);
+  return out;
+}
+
+} // namespace adverb::link::wire
