@@ -11,6 +11,7 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
 #include <ctime>
 
@@ -361,7 +362,21 @@ QpState Agent::exec(const QueryQp& c) {
 }
 
 Outcome Agent::exec(const Signal& c) {
-  return {kill(c.pid, c.signal) ? errno : 0, 0};
+  int err = kill(c.pid, c.signal) ? errno : 0;
+  // A killed process is gone when it is a zombie: by then the kernel has closed its device.
+  const std::string path = "/proc/" + std::to_string(c.pid) + "/stat";
+  for (const uint64_t end = now_ms() + 10000; c.signal == SIGKILL && now_ms() < end; usleep(1000)) {
+    char text[512] = "";
+    FILE* f = std::fopen(path.c_str(), "r");
+    if (!f)
+      break;
+    const size_t n = std::fread(text, 1, sizeof text - 1, f);
+    std::fclose(f);
+    const char* state = n ? std::strrchr(text, ')') : nullptr;
+    if (!state || state[2] == 'Z' || state[2] == 'X')
+      break;
+  }
+  return {err, 0};
 }
 
 } // namespace verify

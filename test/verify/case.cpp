@@ -126,15 +126,16 @@ void Case::log_state(const char* step, End& e, int expected) {
   say(step, "%s QP is in %s", e.name, state_name(state(e, expected, 100)));
 }
 
-void Case::log_events(const char* step, End& e, int quiet_ms) {
+int Case::log_events(const char* step, End& e, int first_ms) {
   std::vector<std::string> seen;
-  for (Event v; (v = (*e.s)(NextEvent{quiet_ms})).got && seen.size() < 32;)
+  for (Event v; (v = (*e.s)(NextEvent{seen.empty() ? first_ms : 40})).got && seen.size() < 32;)
     seen.push_back(std::string(event_name(v.type)) + (v.own ? "" : " of a stranger"));
   std::sort(seen.begin(), seen.end());
   std::string all;
   for (auto& s : seen)
     all += " " + s;
   say(step, "%s events:%s", e.name, all.empty() ? " none" : all.c_str());
+  return static_cast<int>(seen.size());
 }
 
 int Case::modify(const char* step, End& e, int target) {

@@ -107,8 +107,9 @@ public:
   // The state of e's QP, waited for if it is still to come, without log.
   int state(End& e, int expected, int wait_ms);
   void log_state(const char* step, End& e, int expected);
-  // All async events of that side within a quiet time, sorted.
-  void log_events(const char* step, End& e, int quiet_ms = 40);
+  // All async events of that side, sorted: waits first_ms for the first, then until it is quiet.
+  // Returns how many.
+  int log_events(const char* step, End& e, int first_ms = 40);
   int modify(const char* step, End& e, int state);
   // e's whole buffer is pattern(seed) except for the ranges.
   void bytes(const char* step, End& e, uint64_t seed, std::vector<Range> ranges);

@@ -23,7 +23,7 @@ namespace verify {
 namespace {
 
 struct Arguments {
-  std::string role = "pair", peer = "127.0.0.1", device, glob = "*", log;
+  std::string role = "pair", peer = "127.0.0.1", device, glob = "*", but, log;
   int gid_index = -1, port = 18600, fd = -1, from = -1, board = -1;
   bool list = false, isolate = false;
   Options options;
@@ -37,8 +37,8 @@ struct Board {
 
 const char usage[] =
     "usage: verify [--role pair|both|client|server] [--peer IP] [--port N] [--device NAME]\n"
-    "              [--gid-index N] [--case GLOB] [--list] [--seed N] [--full] [--strict]\n"
-    "              [--isolate] [--case-timeout S] [--log FILE]\n"
+    "              [--gid-index N] [--case GLOB] [--except GLOB] [--list] [--seed N]\n"
+    "              [--full] [--strict] [--isolate] [--case-timeout S] [--log FILE]\n"
     "  pair    both sides on this host, each in a process of its own (default)\n"
     "  both    both sides in one process\n"
     "  server  serves clients until killed;  client  drives cases against --peer\n"
@@ -59,6 +59,11 @@ std::vector<Test> all_tests() {
   add_srq_cases(t);
   add_peer_cases(t);
   return t;
+}
+
+bool wanted(const Arguments& a, const Test& t) {
+  return fnmatch(a.glob.c_str(), t.name.c_str(), 0) == 0 &&
+         fnmatch(a.but.c_str(), t.name.c_str(), 0) != 0;
 }
 
 Side make_side(const Arguments& a, Agent* local) {
@@ -112,7 +117,7 @@ int run_worker(const Arguments& a, FILE* out) {
     return s;
   };
   for (size_t i = static_cast<size_t>(a.from); i < tests.size(); ++i) {
-    if (fnmatch(a.glob.c_str(), tests[i].name.c_str(), 0) != 0)
+    if (!wanted(a, tests[i]))
       continue;
     board->current = static_cast<int>(i);
     running_case = tests[i].name.c_str();
@@ -156,8 +161,7 @@ int run_supervisor(Arguments& a, char** argv, FILE* out) {
   const uint64_t start = now_ms();
   Log log(out);
   for (int from = 0; from < count; from = board->current + 1) {
-    if (a.isolate &&
-        fnmatch(a.glob.c_str(), tests[static_cast<size_t>(from)].name.c_str(), 0) != 0) {
+    if (a.isolate && !wanted(a, tests[static_cast<size_t>(from)])) {
       board->current = from;
       continue;
     }
@@ -201,7 +205,7 @@ int parse(int argc, char** argv, Arguments& a) {
       {"list", 0, nullptr, 'l'},         {"seed", 1, nullptr, 's'},      {"full", 0, nullptr, 'f'},
       {"strict", 0, nullptr, 'S'},       {"isolate", 0, nullptr, 'i'},   {"log", 1, nullptr, 'o'},
       {"case-timeout", 1, nullptr, 't'}, {"fd", 1, nullptr, 'F'},        {"from", 1, nullptr, 'n'},
-      {"board", 1, nullptr, 'b'},        {nullptr, 0, nullptr, 0}};
+      {"board", 1, nullptr, 'b'},        {"except", 1, nullptr, 'x'},    {nullptr, 0, nullptr, 0}};
   for (int k; (k = getopt_long(argc, argv, "", options, nullptr)) != -1;)
     switch (k) {
     case 'r':
@@ -221,6 +225,9 @@ int parse(int argc, char** argv, Arguments& a) {
       break;
     case 'c':
       a.glob = optarg;
+      break;
+    case 'x':
+      a.but = optarg;
       break;
     case 'l':
       a.list = true;
@@ -273,11 +280,14 @@ int run(int argc, char** argv) {
     return serve_port(a.port);
   if (a.list) {
     for (auto& t : all_tests())
-      std::puts(t.name.c_str());
+      if (wanted(a, t))
+        std::puts(t.name.c_str());
     return 0;
   }
+  if (!a.log.empty() && a.from < 0)
+    unlink(a.log.c_str());
   FILE* out = stdout;
-  if (!a.log.empty() && !(out = std::fopen(a.log.c_str(), a.from < 0 ? "w" : "a"))) {
+  if (!a.log.empty() && !(out = std::fopen(a.log.c_str(), "a"))) {
     std::perror("verify: --log");
     return 2;
   }

@@ -344,7 +344,7 @@ struct Storm { // `threads` threads each WRITE `ops` times through their own QP,
   uint64_t local, remote;
   uint32_t lkey, rkey, size;
 };
-struct Signal {
+struct Signal { // SIGKILL: and waits until the process is gone
   using Reply = Outcome;
   int pid;
   int signal;
