@@ -8,7 +8,7 @@ cd "$(dirname "$0")/../.." || exit 1
 # shellcheck source=test/system/lib.sh
 . test/system/lib.sh
 tracing=/sys/kernel/tracing
-large=33554432 # bytes of a message: buffers of 64 MiB on each side, which perftest fills byte by byte
+large=16777216 # bytes of a message: buffers of 32 MiB on each side, which perftest fills byte by byte
 export PAIR_SECONDS=120
 
 probe() {

@@ -12,9 +12,9 @@ import sys
 
 # case: (title, what its number is, whether the program itself verifies data)
 CASES = {
-    "write_bw": ("ib_write_bw, 32 MiB messages", "bandwidth", False),
-    "read_bw": ("ib_read_bw, 32 MiB messages", "bandwidth", False),
-    "send_bw": ("ib_send_bw, 32 MiB messages", "bandwidth", False),
+    "write_bw": ("ib_write_bw, 16 MiB messages", "bandwidth", False),
+    "read_bw": ("ib_read_bw, 16 MiB messages", "bandwidth", False),
+    "send_bw": ("ib_send_bw, 16 MiB messages", "bandwidth", False),
     "atomic_bw": ("ib_atomic_bw", "bandwidth", False),
     "write_lat": ("ib_write_lat", "latency", False),
     "read_lat": ("ib_read_lat", "latency", False),

@@ -9,7 +9,7 @@
 
 most=16 # MiB that may be pinned under adverb
 
-# pins_as_promised PROGRAM MIB [OPTION]...: buffers of twice 32 MiB on each end.
+# pins_as_promised PROGRAM MIB [OPTION]...: buffers of twice 16 MiB on each end.
 pins_as_promised() {
   local program=$1 expected=$2 role pin
   shift 2
@@ -29,6 +29,6 @@ pins_as_promised() {
 }
 
 export PAIR_SECONDS=120
-pins_as_promised ib_write_bw 64 -s 33554432 -n 5
-pins_as_promised ib_read_bw 64 -s 33554432 -n 5
+pins_as_promised ib_write_bw 32 -s 16777216 -n 5
+pins_as_promised ib_read_bw 32 -s 16777216 -n 5
 pins_as_promised ib_atomic_bw 0 -n 100
