@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+#pragma once
+
+namespace adverb::interpose {
+
+struct RealDl {
+  void* (*dlsym)(void* handle, const char* name) = nullptr;
+  void* (*dlvsym)(void* handle, const char* name, const char* node) = nullptr;
+};
+
+// The C library's own, which cannot be asked for by the functions that hide them: read from its
+// symbol table. Any thread, at any time, also before constructors ran. If the C library cannot be
+// read the functions find nothing.
+const RealDl& real_dl() noexcept;
+
+} // namespace adverb::interpose
