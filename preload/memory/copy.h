@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// Copies between adverb's own memory and the program's, which may vanish at any moment.
+//
+// The program may unmap or protect what it registered (an unpinned region is only a promise to
+// look again), so every access to its memory goes through the kernel, which answers EFAULT where a
+// plain load or store would kill the process. All functions are thread-safe, do not allocate and
+// return false when any byte could not be copied; some bytes may then have been.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace adverb::memory {
+
+// program -> adverb
+bool read(void* to, const void* program, size_t bytes) noexcept;
+
+// adverb -> program, in no particular order of bytes
+bool write(void* program, const void* from, size_t bytes) noexcept;
+
+// adverb -> program so that a reader that polls the last byte finds all others in place, and an
+// aligned 8-byte payload is seen whole or not at all: what programs expect of a NIC's RDMA WRITE.
+bool write_in_order(void* program, const void* from, size_t bytes) noexcept;
+
+// What the kernel lets us use, for the log and `adverb doctor`.
+const char* method() noexcept;
+
+} // namespace adverb::memory

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+#include "memory/mappings.h"
+
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string_view>
+
+namespace adverb::memory {
+namespace {
+
+bool starts_with_any(std::string_view path, std::initializer_list<std::string_view> heads) {
+  for (const auto head : heads)
+    if (path.starts_with(head))
+      return true;
+  return false;
+}
+
+// Device mappings show as /dev/...; the kernel's own shared memory hides behind a few names there.
+// A shared mapping of a file on disk is the provider's: stock refuses to pin those for writing
+// (kernel 6.4 on), and adverb gives the same answer by asking.
+bool is_ordinary(std::string_view path, bool shared) {
+  if (path.empty())
+    return true;
+  if (starts_with_any(path, {"/dev/shm/", "/dev/zero", "/dev/hugepages", "/memfd:", "/SYSV",
+                             "/anon_hugepage", "[heap]", "[stack", "[anon"}))
+    return true;
+  if (path.front() == '[' || path.starts_with("/dev/") || path.starts_with("anon_inode:"))
+    return false;
+  return !shared;
+}
+
+struct File {
+  void operator()(FILE* f) const { fclose(f); }
+};
+
+} // namespace
+
+Mapping mapping_of(uintptr_t start, size_t length, bool writable) {
+  const uintptr_t end = start + length;
+  if (end < start)
+    return Mapping::absent;
+  const std::unique_ptr<FILE, File> maps(fopen("/proc/self/maps", "re"));
+  if (!maps)
+    return Mapping::foreign; // no /proc: let the provider pin, as stock would
+  uintptr_t next = start; // everything below is known to be there
+  bool foreign = false;
+  char* line = nullptr;
+  size_t room = 0;
+  while (next < end && getline(&line, &room, maps.get()) > 0) {
+    uint64_t from = 0;
+    uint64_t to = 0;
+    char rights[5] = {};
+    int path_at = 0;
+    if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %4s %*s %*s %*s %n", &from, &to, rights, &path_at) < 3)
+      continue;
+    if (to <= next)
+      continue;
+    if (from > next || rights[0] != 'r' || (writable && rights[1] != 'w'))
+      break;
+    std::string_view path(line + path_at);
+    while (!path.empty() && path.back() == '\n')
+      path.remove_suffix(1);
+    foreign |= !is_ordinary(path, rights[3] == 's');
+    next = to;
+  }
+  free(line);
+  if (next < end)
+    return Mapping::absent;
+  return foreign ? Mapping::foreign : Mapping::ordinary;
+}
+
+} // namespace adverb::memory

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+#include "model/context.h"
+#include "model/cq.h"
+#include "model/qp.h"
+#include "model/srq.h"
+#include "observe/log.h"
+#include "policy/policy.h"
+#include "provider/real.h"
+#include "transfer/responder.h"
+
+#include <algorithm>
+
+namespace adverb::model {
+
+namespace {
+// Copying into staging beats registering a window below this many bytes; Frey & Alonso found
+// 32 KiB for pages that are not resident. A policy rule overrides it.
+constexpr uint64_t copy_below_default = 16 * 1024;
+} // namespace
+
+Context::Context(ibv_context* context)
+    : verbs_(context), device_(context->device->name), regions_(context) {
+  const auto by_policy = policy::current().copy_below(device_);
+  copy_below_ = std::min<uint64_t>(by_policy.value_or(copy_below_default) + (by_policy ? 0 : 1),
+                                   registration::Staging::block_max + 1);
+}
+
+std::shared_ptr<Pd> Context::pd(ibv_pd* pd) {
+  const std::lock_guard hold(lock_);
+  auto& entry = pds_[pd];
+  if (!entry)
+    entry = std::make_shared<Pd>(pd);
+  return entry;
+}
+
+void Context::drop(ibv_pd* pd) {
+  std::shared_ptr<Pd> last;
+  const std::lock_guard hold(lock_);
+  const auto it = pds_.find(pd);
+  // A queue pair still holds it: the provider is going to refuse the deallocation.
+  if (it == pds_.end() || it->second.use_count() > 1)
+    return;
+  last = std::move(it->second);
+  pds_.erase(it);
+}
+
+ibv_pd* Context::own_pd() {
+  const std::lock_guard hold(lock_);
+  if (own_pd_ == nullptr) {
+    const provider::Inside inside;
+    own_pd_ = provider::real().ibv_alloc_pd(verbs_);
+  }
+  return own_pd_;
+}
+
+void Context::use_device() {
+  if (device_in_use_.load(std::memory_order_acquire) != nullptr)
+    return;
+  static std::once_flag installed;
+  std::call_once(installed, transfer::install);
+  auto device = link::Device::get(verbs_->device);
+  const std::lock_guard hold(lock_);
+  if (shared_device_ != nullptr || !device)
+    return;
+  shared_device_ = std::move(device);
+  device_in_use_.store(shared_device_.get(), std::memory_order_release);
+}
+
+void Context::barrier() {
+  if (link::Device* device = device_in_use_.load(std::memory_order_acquire))
+    const std::lock_guard wait(device->progress_lock());
+}
+
+void Context::close() {
+  const provider::Inside inside;
+  regions_.close();
+  const std::lock_guard hold(lock_);
+  pds_.clear();
+  if (own_pd_ != nullptr)
+    provider::real().ibv_dealloc_pd(own_pd_);
+  own_pd_ = nullptr;
+}
+
+Objects& Objects::get() {
+  static auto* objects = new Objects;
+  return *objects;
+}
+
+std::shared_ptr<Context> find(ibv_context* context) {
+  return Objects::get().contexts.share(context);
+}
+
+void after_fork_child() {
+  auto& objects = Objects::get();
+  objects.contexts.abandon();
+  objects.cqs.abandon();
+  objects.srqs.abandon();
+  objects.qps.abandon();
+}
+
+} // namespace adverb::model

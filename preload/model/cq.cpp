@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+#include "model/cq.h"
+#include "link/service.h"
+#include "model/context.h"
+#include "model/qp.h"
+#include "observe/counters.h"
+#include "observe/log.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+
+namespace adverb::model {
+
+using observe::Counter;
+
+Cq::Cq(Context& context, ibv_cq* cq, uint64_t wc_flags)
+    : context_(context), cq_(cq), wc_flags_(wc_flags) {
+  grow(static_cast<size_t>(cq->cqe) + 1);
+}
+
+// The ring starts at the CQ's own size and grows with the queue pairs attached, so that pushing does
+// not allocate in a program that stays within its queues.
+void Cq::grow(size_t capacity) {
+  if (capacity <= ready_.size())
+    return;
+  std::vector<Completion> larger(std::max(capacity, ready_.size() * 2));
+  for (size_t i = 0; i < ready_count_; ++i)
+    larger[i] = ready_[(ready_head_ + i) % ready_.size()];
+  ready_ = std::move(larger);
+  ready_head_ = 0;
+}
+
+void Cq::push(const Completion& completion) {
+  const std::lock_guard hold(ready_lock_);
+  if (ready_count_ == ready_.size())
+    grow(ready_.size() + 1);
+  ready_[(ready_head_ + ready_count_++) % ready_.size()] = completion;
+}
+
+void Cq::push_own(const Completion& completion) {
+  const std::lock_guard hold(ready_lock_);
+  if (ready_count_ == ready_.size())
+    grow(ready_.size() + 1);
+  ready_[(ready_head_ + ready_count_++) % ready_.size()] = completion;
+  if (armed_) {
+    armed_ = false;
+    kick_.fire();
+  }
+}
+
+bool Cq::pop(Completion& completion) {
+  const std::lock_guard hold(ready_lock_);
+  if (ready_count_ == 0)
+    return false;
+  completion = ready_[ready_head_];
+  ready_head_ = (ready_head_ + 1) % ready_.size();
+  --ready_count_;
+  return true;
+}
+
+void Cq::absorb_one(const Completion& c) {
+  const auto it = qps_.find(c.wc.qp_num);
+  if (it != qps_.end()) {
+    it->second->on_completion(c, *this);
+    return;
+  }
+  {
+    const std::lock_guard hold(ready_lock_);
+    if (kick_.is_open() && c.wc.qp_num == kick_.qpn()) {
+      kick_.landed();
+      observe::count(Counter::markers);
+      return;
+    }
+  }
+  push(c);
+}
+
+int Cq::absorb_extended(int most) {
+  auto* ex = reinterpret_cast<ibv_cq_ex*>(cq_);
+  ibv_poll_cq_attr attr{};
+  int rc = ex_ops.start_poll(ex, &attr);
+  if (rc != 0)
+    return rc == ENOENT ? 0 : -1;
+  int taken = 0;
+  do {
+    Completion c;
+    c.wc.wr_id = ex->wr_id;
+    c.wc.status = ex->status;
+    c.wc.opcode = ex_ops.read_opcode(ex);
+    c.wc.vendor_err = ex_ops.read_vendor_err(ex);
+    c.wc.wc_flags = ex_ops.read_wc_flags(ex);
+    const auto read = [&](uint64_t flag, auto function, auto& into) {
+      if ((wc_flags_ & flag) != 0 && function != nullptr)
+        into = function(ex);
+    };
+    read(IBV_WC_EX_WITH_BYTE_LEN, ex_ops.read_byte_len, c.wc.byte_len);
+    read(IBV_WC_EX_WITH_IMM, ex_ops.read_imm_data, c.wc.imm_data);
+    read(IBV_WC_EX_WITH_SRC_QP, ex_ops.read_src_qp, c.wc.src_qp);
+    read(IBV_WC_EX_WITH_SLID, ex_ops.read_slid, c.wc.slid);
+    read(IBV_WC_EX_WITH_SL, ex_ops.read_sl, c.wc.sl);
+    read(IBV_WC_EX_WITH_DLID_PATH_BITS, ex_ops.read_dlid_path_bits, c.wc.dlid_path_bits);
+    read(IBV_WC_EX_WITH_COMPLETION_TIMESTAMP, ex_ops.read_completion_ts, c.timestamp);
+    read(IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK, ex_ops.read_completion_wallclock_ns,
+         c.wallclock);
+    read(IBV_WC_EX_WITH_CVLAN, ex_ops.read_cvlan, c.cvlan);
+    read(IBV_WC_EX_WITH_FLOW_TAG, ex_ops.read_flow_tag, c.flow_tag);
+    if ((wc_flags_ & IBV_WC_EX_WITH_TM_INFO) != 0 && ex_ops.read_tm_info != nullptr)
+      ex_ops.read_tm_info(ex, &c.tm);
+    // Asked for at creation whatever the program wanted: adverb cannot tell queue pairs apart else.
+    c.wc.qp_num = ex_ops.read_qp_num(ex);
+    absorb_one(c);
+    ++taken;
+    rc = taken < most ? ex_ops.next_poll(ex) : ENOENT;
+  } while (rc == 0);
+  ex_ops.end_poll(ex);
+  return rc == ENOENT ? taken : -1;
+}
+
+bool Cq::absorb(int most) {
+  if (ex_ops.start_poll != nullptr) {
+    return absorb_extended(most) >= 0;
+  }
+  std::array<ibv_wc, 16> batch;
+  while (most > 0) {
+    const int ask = std::min<int>(most, batch.size());
+    const int got = provider::ops(cq_->context).poll_cq(cq_, ask, batch.data());
+    if (got < 0)
+      return false;
+    for (int i = 0; i < got; ++i) {
+      Completion c;
+      c.wc = batch[static_cast<size_t>(i)];
+      absorb_one(c);
+    }
+    if (got < ask)
+      break;
+    most -= got;
+  }
+  return true;
+}
+
+int Cq::poll(int entries, ibv_wc* wc) {
+  context_.progress();
+  const std::lock_guard hold(poll_lock_);
+  size_t have = 0;
+  bool kicked = false;
+  {
+    const std::lock_guard ready(ready_lock_);
+    have = ready_count_;
+    kicked = kick_.outstanding();
+  }
+  // Even with enough at hand one look at the provider is due while a kick is out: its completion
+  // must not pile up under a program that takes one completion per wake-up.
+  const int missing = entries - static_cast<int>(std::min<size_t>(have, static_cast<size_t>(entries)));
+  bool ok = true;
+  if (missing > 0 || kicked)
+    ok = absorb(std::max(missing, 1));
+  int n = 0;
+  Completion c;
+  while (n < entries && pop(c))
+    wc[n++] = c.wc;
+  return n == 0 && !ok ? -1 : n;
+}
+
+int Cq::arm(int solicited_only) {
+  const int rc = provider::ops(cq_->context).req_notify_cq(cq_, solicited_only);
+  if (rc != 0)
+    return rc;
+  bool kicked = false;
+  {
+    const std::lock_guard ready(ready_lock_);
+    if (solicited_only == 0)
+      armed_ = true;
+    kicked = kick_.outstanding();
+  }
+  // A kick that landed before this arm will not fire it: take it, so that the next one is sent. A
+  // kick still on its way fires it when it lands.
+  if (kicked) {
+    const std::lock_guard hold(poll_lock_);
+    absorb(2);
+  }
+  return 0;
+}
+
+int Cq::start_poll(ibv_poll_cq_attr* attr) {
+  if (attr->comp_mask != 0)
+    return EINVAL;
+  context_.progress();
+  poll_lock_.lock();
+  const int rc = next_poll();
+  if (rc != 0)
+    poll_lock_.unlock();
+  return rc;
+}
+
+int Cq::next_poll() {
+  if (!pop(current_)) {
+    if (!absorb(16))
+      return EIO;
+    if (!pop(current_))
+      return ENOENT;
+  }
+  auto* ex = reinterpret_cast<ibv_cq_ex*>(cq_);
+  ex->wr_id = current_.wc.wr_id;
+  ex->status = current_.wc.status;
+  return 0;
+}
+
+void Cq::end_poll() {
+  poll_lock_.unlock();
+}
+
+void Cq::attach(uint32_t qpn, Qp* qp, uint32_t more) {
+  const std::lock_guard hold(poll_lock_);
+  qps_[qpn] = qp;
+  const std::lock_guard ready(ready_lock_);
+  grow(ready_.size() + more);
+}
+
+void Cq::detach(uint32_t qpn, const Qp* qp) {
+  const std::lock_guard hold(poll_lock_);
+  const auto it = qps_.find(qpn);
+  if (it != qps_.end() && it->second == qp)
+    qps_.erase(it);
+}
+
+void Cq::settle() {
+  const std::lock_guard hold(poll_lock_);
+  absorb(cq_->cqe + 2);
+}
+
+void Cq::ensure_kick(const ibv_ah_attr& ah) {
+  if (cq_->channel == nullptr)
+    return;
+  ibv_pd* pd = context_.own_pd();
+  const std::lock_guard ready(ready_lock_);
+  if (kick_.is_open() || pd == nullptr)
+    return;
+  if (!kick_.open(pd, cq_, ah) && observe::log_once("kick-open"))
+    observe::log_warn("cannot make the queue pair that wakes sleeping completion channels (errno "
+                      "{}); a program that sleeps may wait for its next receive",
+                      errno);
+}
+
+void Cq::close_kick() {
+  const std::lock_guard hold(poll_lock_);
+  const std::lock_guard ready(ready_lock_);
+  kick_.close();
+}
+
+// A program that posts and never polls still expects its data to travel. The program's own polls
+// usually come first; the timer backs off from 200 us to 3.2 ms while they do not.
+void Cq::request_drain() {
+  drain_wanted_.store(true);
+  if (drain_timer_.exchange(true))
+    return;
+  const auto delay = std::chrono::microseconds(200 << std::min(drain_round_, 4U));
+  link::Service::get().after(delay, [weak = weak_from_this()] {
+    if (const auto self = weak.lock())
+      self->service_drain();
+  });
+}
+
+void Cq::service_drain() {
+  drain_timer_.store(false);
+  if (!drain_wanted_.exchange(false)) {
+    drain_round_ = 0;
+    return;
+  }
+  if (poll_lock_.try_lock()) {
+    absorb(cq_->cqe + 2);
+    std::vector<Qp*> waiting;
+    for (const auto& [qpn, qp] : qps_)
+      if (qp->waits_for_completion())
+        waiting.push_back(qp);
+    poll_lock_.unlock();
+    if (waiting.empty()) {
+      drain_round_ = 0;
+      return;
+    }
+  }
+  ++drain_round_;
+  request_drain();
+}
+
+} // namespace adverb::model

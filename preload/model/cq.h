@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// A completion queue as the program sees it: the provider's completions, translated back to the
+// program's work requests, and those adverb makes itself, in one stream.
+//
+// Locks, outermost first: poll_lock_ (who takes completions from the provider), a queue pair's lock,
+// ready_lock_ (leaf). The provider's CQ is polled in the program's calls; the service thread does it
+// only while a request waits for an earlier completion and the program does not poll.
+#pragma once
+
+#include "model/completion.h"
+#include "model/kick.h"
+#include "provider/ops.h"
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include <infiniband/verbs.h>
+
+namespace adverb::model {
+
+class Context;
+class Qp;
+
+class Cq : public std::enable_shared_from_this<Cq> {
+public:
+  // `wc_flags`: IBV_WC_EX_* the program asked of an extended CQ, 0 for a plain one.
+  Cq(Context& context, ibv_cq* cq, uint64_t wc_flags);
+
+  ibv_cq* verbs() const noexcept { return cq_; }
+  Context& context() const noexcept { return context_; }
+
+  // The program's calls.
+  int poll(int entries, ibv_wc* wc);
+  int arm(int solicited_only);
+  int start_poll(ibv_poll_cq_attr* attr); // holds poll_lock_ until end_poll(), unless it fails
+  int next_poll();
+  void end_poll();
+  const Completion& current() const noexcept { return current_; }
+
+  // A queue pair whose completions arrive here, with room for `more` completions of its own.
+  void attach(uint32_t qpn, Qp* qp, uint32_t more);
+  void detach(uint32_t qpn, const Qp* qp);
+  // Takes what the provider has, so that no completion of a queue pair about to change is left.
+  void settle();
+
+  // A completion by adverb; wakes a program that sleeps on the channel. Any thread.
+  void push_own(const Completion& completion);
+  // One the provider has already announced.
+  void push(const Completion& completion);
+
+  // A request waits for a completion of this queue: see to it even if the program never polls.
+  void request_drain();
+
+  // Makes the wake-up queue pair once the address of a port is known. No-op without a channel.
+  void ensure_kick(const ibv_ah_attr& ah);
+  void close_kick();
+  bool owns(const ibv_qp* qp) const noexcept { return kick_.is(qp); }
+  provider::CqExOps ex_ops{}; // the provider's, for an extended CQ
+
+  // One internal completion (marker) may be outstanding beside the kick: the CQ has room for two.
+  bool take_marker() noexcept { return !marker_out_.exchange(true); }
+  void marker_landed() noexcept { marker_out_.store(false); }
+
+private:
+  bool absorb(int most); // poll_lock_ held; false: the provider failed
+  int absorb_extended(int most);
+  void absorb_one(const Completion& completion);
+  bool pop(Completion& completion);
+  void grow(size_t capacity);
+  void service_drain();
+
+  Context& context_;
+  ibv_cq* cq_;
+  const uint64_t wc_flags_;
+
+  std::mutex poll_lock_;
+  std::unordered_map<uint32_t, Qp*> qps_; // poll_lock_
+  Completion current_;
+
+  std::mutex ready_lock_;
+  std::vector<Completion> ready_; // ring
+  size_t ready_head_ = 0;
+  size_t ready_count_ = 0;
+  bool armed_ = false;
+  Kick kick_; // ready_lock_
+
+  std::atomic<bool> marker_out_{false};
+  std::atomic<bool> drain_wanted_{false};
+  std::atomic<bool> drain_timer_{false};
+  unsigned drain_round_ = 0;
+  friend class Qp;
+};
+
+} // namespace adverb::model

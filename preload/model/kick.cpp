@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+#include "model/kick.h"
+#include "observe/counters.h"
+#include "observe/log.h"
+#include "provider/ops.h"
+#include "provider/real.h"
+
+#include <cerrno>
+
+namespace adverb::model {
+
+bool Kick::open(ibv_pd* pd, ibv_cq* cq, const ibv_ah_attr& ah) {
+  const provider::Inside inside;
+  const auto& real = provider::real();
+  ibv_qp_init_attr init{};
+  init.send_cq = cq;
+  init.recv_cq = cq;
+  init.qp_type = IBV_QPT_RC;
+  init.sq_sig_all = 1;
+  init.cap.max_send_wr = 2;
+  init.cap.max_recv_wr = 1;
+  init.cap.max_send_sge = 1;
+  init.cap.max_recv_sge = 1;
+  ibv_qp* qp = real.ibv_create_qp(pd, &init);
+  if (qp == nullptr)
+    return false;
+
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_INIT;
+  attr.port_num = ah.port_num;
+  attr.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
+  int rc = real.ibv_modify_qp(qp, &attr,
+                              IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+  attr.qp_state = IBV_QPS_RTR;
+  attr.path_mtu = IBV_MTU_256;
+  attr.dest_qp_num = qp->qp_num;
+  attr.max_dest_rd_atomic = 1;
+  attr.min_rnr_timer = 12;
+  attr.ah_attr.port_num = ah.port_num;
+  ibv_port_attr port{};
+  if (rc == 0)
+    rc = real.ibv_query_port(pd->context, ah.port_num, reinterpret_cast<_compat_ibv_port_attr*>(&port));
+  attr.ah_attr.dlid = port.lid;
+  if (ah.is_global != 0) {
+    attr.ah_attr.is_global = 1;
+    attr.ah_attr.grh.sgid_index = ah.grh.sgid_index;
+    attr.ah_attr.grh.hop_limit = 64;
+    if (rc == 0 &&
+        real.ibv_query_gid(pd->context, ah.port_num, ah.grh.sgid_index, &attr.ah_attr.grh.dgid) != 0)
+      rc = errno;
+  }
+  if (rc == 0)
+    rc = real.ibv_modify_qp(qp, &attr,
+                            IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+                                IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+  attr.qp_state = IBV_QPS_RTS;
+  attr.timeout = 14;
+  attr.retry_cnt = 7;
+  attr.rnr_retry = 7;
+  attr.max_rd_atomic = 1;
+  if (rc == 0)
+    rc = real.ibv_modify_qp(qp, &attr,
+                            IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                                IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
+  if (rc != 0) {
+    real.ibv_destroy_qp(qp);
+    errno = rc;
+    return false;
+  }
+  qp_ = qp;
+  qpn_ = qp->qp_num;
+  outstanding_ = false;
+  return true;
+}
+
+void Kick::close() {
+  if (qp_ == nullptr)
+    return;
+  const provider::Inside inside;
+  provider::real().ibv_destroy_qp(qp_);
+  qp_ = nullptr;
+  outstanding_ = false;
+}
+
+void Kick::fire() {
+  if (qp_ == nullptr || outstanding_)
+    return;
+  ibv_send_wr wr{};
+  wr.opcode = IBV_WR_RDMA_WRITE;
+  wr.send_flags = IBV_SEND_SIGNALED;
+  ibv_send_wr* bad = nullptr;
+  const int rc = provider::ops(qp_->context).post_send(qp_, &wr, &bad);
+  if (rc != 0) {
+    if (observe::log_every("kick", 10))
+      observe::log_error("cannot wake a sleeping completion channel: errno {}", rc);
+    return;
+  }
+  outstanding_ = true;
+  observe::count(observe::Counter::kicks);
+}
+
+} // namespace adverb::model

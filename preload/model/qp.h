@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// A managed queue pair: its state, its two queues, its peer.
+//
+// States (design §6), as the program moves them with ibv_modify_qp:
+//   state        posts             peers' requests      unloaded requests
+//   RESET, INIT  EINVAL            refused              none
+//   RTR          EINVAL            served               none
+//   RTS          issued            served               issued
+//   SQD          queued            served               those issued finish before SQD is entered
+//   ERR          flushed           refused              dropped and flushed by the provider
+// A move to ERR or RESET and destroy are barriers: when they return no copy runs or will run through
+// this queue pair in either direction. RESET starts a new incarnation with a new handle.
+//
+// Locks: the device's progress lock, then lock_, then leaves. Under a CQ's poll_lock_ only lock_ and
+// leaves are taken.
+#pragma once
+
+#include "link/links.h"
+#include "model/context.h"
+#include "model/cq.h"
+#include "model/receive_queue.h"
+#include "model/send_queue.h"
+#include "policy/policy.h"
+#include "transfer/responder.h"
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+
+namespace adverb::model {
+
+class Srq;
+
+// What is known of the peer's side of a connection.
+enum class Peer : uint8_t { unknown, asking, stock, linked };
+
+class Qp final : public transfer::Source,
+                 public transfer::Target,
+                 public std::enable_shared_from_this<Qp> {
+public:
+  struct Parts {
+    std::shared_ptr<Context> context;
+    std::shared_ptr<Pd> pd;
+    std::shared_ptr<Cq> send_cq;
+    std::shared_ptr<Cq> recv_cq;
+    std::shared_ptr<Srq> srq; // null: own receive queue
+  };
+  Qp(Parts parts, ibv_qp* qp, ibv_qp_type type, const ibv_qp_cap& cap, bool all_signaled,
+     uint32_t extra_send);
+  ~Qp();
+
+  // The program's calls.
+  int post_send(ibv_send_wr* wr, ibv_send_wr** bad);
+  int post_recv(ibv_recv_wr* wr, ibv_recv_wr** bad);
+  int modify(ibv_qp_attr* attr, int mask);
+
+  // Extended posts: the lock is held from begin() to commit() or abort(). What is built in between
+  // is collected in building() and posted like any list.
+  void begin();
+  struct Built {
+    ibv_send_wr wr{};
+    std::vector<ibv_sge> sges;
+    std::vector<std::byte> inlined;
+  };
+  std::vector<Built>& building() noexcept { return build_list_; }
+  void build_failed(int why) noexcept { build_error_ = build_error_ != 0 ? build_error_ : why; }
+  int commit();
+  void abort();
+
+  // Lifetime: announce() makes peers find it; close() is the barrier before the provider destroys
+  // it, forget() follows when it has.
+  void announce();
+  void close();
+  void forget();
+
+  // From the CQs, under their poll_lock_.
+  void on_completion(const Completion& completion, Cq& cq);
+  bool waits_for_completion();
+
+  // transfer::Source
+  void on_reply(const transfer::ReplyHeader& reply, std::span<const std::byte> payload) override;
+  void on_credit() override;
+  void on_down() override;
+
+  // transfer::Target
+  bool allows(transfer::Right right) const override;
+  const ibv_pd* pd() const override { return pd_->verbs; }
+  registration::Regions& regions() const override { return context_->regions(); }
+  void expect_immediate(uint64_t n, uint32_t bytes) override;
+
+  // For the send queue, under lock_.
+  ibv_qp* verbs() const noexcept { return qp_; }
+  Context& context() const noexcept { return *context_; }
+  registration::Staging& staging() const noexcept { return pd_->staging; }
+  Cq& send_cq() const noexcept { return *send_cq_; }
+  bool one_sided() const noexcept { return type_ == IBV_QPT_RC || type_ == IBV_QPT_UC; }
+  bool relaxed() const noexcept { return relaxed_; }
+  Peer peer() const noexcept { return peer_; }
+  void ask_peer();
+  void lose_peer() noexcept;
+  transfer::Initiator* initiator() const noexcept { return initiator_.get(); }
+  uint64_t handle() const noexcept { return handle_; }
+  uint64_t remote_handle() const noexcept { return remote_handle_; }
+  void schedule_grant_release();
+
+  // The reported capabilities are the program's, not what adverb asked for in its place.
+  uint32_t extra_send() const noexcept { return extra_send_; }
+
+private:
+  int to_error(ibv_qp_attr* attr, int mask);
+  int to_reset(ibv_qp_attr* attr, int mask);
+  void captured(const ibv_qp_attr& attr, int mask);
+  void entered(ibv_qp_state before, ibv_qp_state now);
+  void incarnate();
+  void retire_incarnation();
+  void wait_until_unloaded();
+  void on_bound(uint64_t handle, const link::Bound& bound);
+  link::LocalQp local() const;
+
+  std::shared_ptr<Context> context_;
+  std::shared_ptr<Pd> pd_;
+  std::shared_ptr<Cq> send_cq_;
+  std::shared_ptr<Cq> recv_cq_;
+  std::shared_ptr<Srq> srq_;
+  ibv_qp* qp_;
+  const ibv_qp_type type_;
+  const uint32_t qpn_;
+  const uint32_t extra_send_;
+
+  std::mutex lock_;
+  std::condition_variable unloaded_;
+  SendQueue send_;
+  std::unique_ptr<ReceiveQueue> receive_; // null: SRQ
+  std::atomic<ibv_qp_state> state_{IBV_QPS_RESET};
+  std::atomic<unsigned> access_{0};
+  ibv_qp_attr attr_{}; // what the program set so far
+  std::vector<Built> build_list_;
+  uint64_t build_from_ = 0;
+  int build_error_ = 0;
+
+  uint64_t handle_ = 0;
+  std::atomic<Peer> peer_{Peer::unknown};
+  bool may_link_ = false; // by policy and type
+  bool relaxed_ = false;
+  std::shared_ptr<transfer::Initiator> initiator_;
+  uint64_t remote_handle_ = 0;
+
+  struct Immediate {
+    uint64_t n;
+    uint32_t bytes;
+  };
+  std::mutex immediates_lock_; // leaf
+  std::deque<Immediate> immediates_;
+  uint64_t received_ = 0;
+};
+
+} // namespace adverb::model

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// A queue pair's way through its states; the table is in qp.h.
+#include "model/qp.h"
+#include "observe/log.h"
+#include "provider/real.h"
+
+#include <cerrno>
+#include <chrono>
+
+namespace adverb::model {
+
+namespace {
+// A program that asks for SQD while its peer is stopped shall not hang for ever in ibv_modify_qp.
+constexpr std::chrono::seconds drain_limit{5};
+} // namespace
+
+void Qp::captured(const ibv_qp_attr& attr, int mask) {
+  if ((mask & IBV_QP_ACCESS_FLAGS) != 0)
+    access_ = attr.qp_access_flags;
+  if ((mask & IBV_QP_PORT) != 0)
+    attr_.port_num = attr.port_num;
+  if ((mask & IBV_QP_AV) != 0)
+    attr_.ah_attr = attr.ah_attr;
+  if ((mask & IBV_QP_DEST_QPN) != 0)
+    attr_.dest_qp_num = attr.dest_qp_num;
+  if ((mask & IBV_QP_PATH_MTU) != 0)
+    attr_.path_mtu = attr.path_mtu;
+  if ((mask & IBV_QP_RQ_PSN) != 0)
+    attr_.rq_psn = attr.rq_psn;
+  if ((mask & IBV_QP_TIMEOUT) != 0)
+    attr_.timeout = attr.timeout;
+  if ((mask & IBV_QP_RETRY_CNT) != 0)
+    attr_.retry_cnt = attr.retry_cnt;
+}
+
+void Qp::entered(ibv_qp_state before, ibv_qp_state now) {
+  if (now == IBV_QPS_RTR && before == IBV_QPS_INIT && may_link_) {
+    if (attr_.ah_attr.port_num == 0)
+      attr_.ah_attr.port_num = attr_.port_num;
+    link::Links::get().connected(local());
+  }
+  if (now != IBV_QPS_RTS)
+    return;
+  if (may_link_ && before == IBV_QPS_RTR) {
+    send_cq_->ensure_kick(attr_.ah_attr);
+    // Asked early, so that the first one-sided request finds the answer.
+    const std::lock_guard hold(lock_);
+    if (peer_ == Peer::unknown)
+      ask_peer();
+  }
+  const std::lock_guard hold(lock_);
+  send_.pause(false);
+  send_.pump();
+}
+
+// Peers' requests and replies end first, then the provider's state changes, then what was under way
+// or waiting is posted to be flushed.
+int Qp::to_error(ibv_qp_attr* attr, int mask) {
+  const ibv_qp_state before = state_.exchange(IBV_QPS_ERR);
+  {
+    const std::lock_guard hold(lock_);
+    send_.pause(true);
+  }
+  context_->barrier();
+  const provider::Inside inside;
+  const int rc = provider::real().ibv_modify_qp(qp_, attr, mask);
+  const std::lock_guard hold(lock_);
+  send_.pause(false);
+  if (rc == 0) {
+    send_.fail_all();
+  } else {
+    state_ = before;
+    send_.pump();
+  }
+  return rc;
+}
+
+int Qp::to_reset(ibv_qp_attr* attr, int mask) {
+  const ibv_qp_state before = state_.exchange(IBV_QPS_RESET);
+  context_->barrier();
+  send_cq_->settle();
+  recv_cq_->settle();
+  const provider::Inside inside;
+  const int rc = provider::real().ibv_modify_qp(qp_, attr, mask);
+  if (rc != 0) {
+    state_ = before;
+    return rc;
+  }
+  retire_incarnation();
+  {
+    const std::lock_guard hold(lock_);
+    send_.clear();
+    if (receive_)
+      receive_->clear();
+    incarnate();
+  }
+  announce();
+  return 0;
+}
+
+void Qp::wait_until_unloaded() {
+  std::unique_lock hold(lock_);
+  send_.pause(true);
+  const auto limit = std::chrono::steady_clock::now() + drain_limit;
+  if (!unloaded_.wait_until(hold, limit, [this] { return !send_.unloading(); }))
+    observe::log_warn("queue pair {} enters SQD while its peer has not answered for 5 s", qpn_);
+}
+
+int Qp::modify(ibv_qp_attr* attr, int mask) {
+  const bool moves = (mask & IBV_QP_STATE) != 0;
+  const ibv_qp_state to = moves ? attr->qp_state : state_.load();
+  if (moves && to == IBV_QPS_ERR)
+    return to_error(attr, mask);
+  if (moves && to == IBV_QPS_RESET)
+    return to_reset(attr, mask);
+  if (moves && to == IBV_QPS_SQD && state_ == IBV_QPS_RTS)
+    wait_until_unloaded();
+  int rc = 0;
+  {
+    const provider::Inside inside;
+    rc = provider::real().ibv_modify_qp(qp_, attr, mask);
+  }
+  if (rc != 0) {
+    const std::lock_guard hold(lock_);
+    if (state_ == IBV_QPS_RTS)
+      send_.pause(false);
+    return rc;
+  }
+  {
+    const std::lock_guard hold(lock_);
+    captured(*attr, mask);
+  }
+  if (moves) {
+    const ibv_qp_state before = state_.exchange(to);
+    entered(before, to);
+  }
+  return 0;
+}
+
+} // namespace adverb::model

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+#include "model/receive_queue.h"
+#include "memory/copy.h"
+#include "model/context.h"
+#include "model/cq.h"
+#include "observe/counters.h"
+#include "observe/log.h"
+
+#include <algorithm>
+#include <cerrno>
+
+namespace adverb::model {
+
+namespace {
+// A receive's wr_id at the provider: receive_bit, the slot's generation, the slot.
+constexpr uint64_t generation_shift = 32;
+constexpr uint32_t generation_mask = 0x3FFFFFFF;
+} // namespace
+
+ReceiveQueue::ReceiveQueue(Context& context, const ibv_pd* pd, registration::Staging& staging,
+                           uint32_t most, uint32_t sges)
+    : context_(context), pd_(pd), staging_(staging), sges_(std::max(sges, 1U)), slots_(most),
+      holds_(size_t{most} * sges_), lengths_(size_t{most} * sges_) {
+  free_.reserve(most);
+  for (uint32_t i = most; i-- > 0;)
+    free_.push_back(i);
+}
+
+ReceiveQueue::~ReceiveQueue() {
+  clear();
+}
+
+int ReceiveQueue::prepare(ibv_recv_wr& wr, std::vector<ibv_sge>& sges) {
+  if (wr.num_sge < 0 || static_cast<uint32_t>(wr.num_sge) > sges_)
+    return EINVAL;
+  if (free_.empty())
+    return ENOMEM;
+  const uint32_t index = free_.back();
+  sges.assign(wr.sg_list, wr.sg_list + wr.num_sge);
+  Slot& slot = slots_[index];
+  for (size_t i = 0; i < sges.size(); ++i) {
+    lengths(index)[i] = sges[i].length;
+    if (sges[i].length == 0)
+      continue;
+    const int rc = context_.regions().localize(pd_, staging_, context_.copy_below(),
+                                               IBV_ACCESS_LOCAL_WRITE, false, true, sges[i],
+                                               holds(index)[i]);
+    // EFAULT: the provider meets the reserved key when a message arrives, and says so then.
+    if (rc == ENOMEM) {
+      for (size_t j = 0; j < i; ++j)
+        context_.regions().release(staging_, holds(index)[j]);
+      if (observe::log_every("receive-window", 10))
+        observe::log_error("a receive of {} bytes cannot be backed: registering its window failed; "
+                           "raise RLIMIT_MEMLOCK or post smaller receives",
+                           sges[i].length);
+      return ENOMEM;
+    }
+  }
+  free_.pop_back();
+  slot.wr_id = wr.wr_id;
+  slot.used = true;
+  slot.sges = static_cast<uint32_t>(sges.size());
+  wr.wr_id = receive_bit | uint64_t{slot.generation} << generation_shift | index;
+  wr.sg_list = sges.data();
+  wr.next = nullptr;
+  observe::count(observe::Counter::recvs_managed);
+  return 0;
+}
+
+void ReceiveQueue::free_slot(uint32_t index) {
+  Slot& slot = slots_[index];
+  for (uint32_t i = 0; i < slot.sges; ++i)
+    if (holds(index)[i])
+      context_.regions().release(staging_, holds(index)[i]);
+  slot.used = false;
+  slot.generation = (slot.generation + 1) & generation_mask;
+  free_.push_back(index);
+}
+
+void ReceiveQueue::take_back(const ibv_recv_wr& prepared) {
+  free_slot(static_cast<uint32_t>(prepared.wr_id));
+}
+
+std::optional<uint64_t> ReceiveQueue::complete(ibv_wc& wc) {
+  const auto index = static_cast<uint32_t>(wc.wr_id);
+  if (index >= slots_.size() || !slots_[index].used ||
+      slots_[index].generation != (wc.wr_id >> generation_shift & generation_mask))
+    return std::nullopt;
+  Slot& slot = slots_[index];
+  const uint64_t wr_id = slot.wr_id;
+  if (wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV) {
+    uint32_t left = wc.byte_len;
+    for (uint32_t i = 0; i < slot.sges && left != 0; ++i) {
+      const uint32_t bytes = std::min(left, lengths(index)[i]);
+      const auto& hold = holds(index)[i];
+      if (hold.block && !memory::write(hold.program, hold.block.data, bytes)) {
+        // The message is here but its buffer is gone, which pinned memory cannot be.
+        wc.status = IBV_WC_LOC_PROT_ERR;
+        if (observe::log_every("receive-gone", 1))
+          observe::log_error("a received message of {} bytes met a buffer that the program has "
+                             "unmapped or protected; its completion says so",
+                             wc.byte_len);
+        break;
+      }
+      left -= bytes;
+    }
+  }
+  free_slot(index);
+  return wr_id;
+}
+
+void ReceiveQueue::clear() {
+  for (uint32_t i = 0; i < slots_.size(); ++i)
+    if (slots_[i].used)
+      free_slot(i);
+}
+
+} // namespace adverb::model

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// Receives the program has posted, to a queue pair or a shared receive queue, and what stands in
+// for their unpinned buffers until they complete.
+//
+// Not thread-safe; the owner's lock guards it.
+#pragma once
+
+#include "registration/regions.h"
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include <infiniband/verbs.h>
+
+namespace adverb::model {
+
+class Context;
+
+class ReceiveQueue {
+public:
+  // At most `most` receives of at most `sges` elements each.
+  ReceiveQueue(Context& context, const ibv_pd* pd, registration::Staging& staging, uint32_t most,
+               uint32_t sges);
+  ~ReceiveQueue();
+
+  // Prepares one receive: `wr` is rewritten for the provider, `sges` backs its list. errno value;
+  // on success take_back() undoes it if the provider refuses.
+  int prepare(ibv_recv_wr& wr, std::vector<ibv_sge>& sges);
+  void take_back(const ibv_recv_wr& prepared);
+
+  // The program's wr_id of a completion, with staged bytes copied to where the program expects
+  // them; nullopt for a receive this queue no longer knows.
+  std::optional<uint64_t> complete(ibv_wc& wc);
+
+  // RESET or destroy: all are forgotten.
+  void clear();
+
+private:
+  struct Slot {
+    uint64_t wr_id = 0;
+    uint32_t generation = 0;
+    bool used = false;
+    uint32_t sges = 0;
+  };
+  void free_slot(uint32_t index);
+  registration::Hold* holds(uint32_t index) { return &holds_[size_t{index} * sges_]; }
+  uint32_t* lengths(uint32_t index) { return &lengths_[size_t{index} * sges_]; }
+
+  Context& context_;
+  const ibv_pd* pd_;
+  registration::Staging& staging_;
+  const uint32_t sges_;
+  std::vector<Slot> slots_;
+  std::vector<uint32_t> free_;
+  std::vector<registration::Hold> holds_;
+  std::vector<uint32_t> lengths_;
+};
+
+} // namespace adverb::model

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// A shared receive queue whose receives may lie in unpinned regions.
+#pragma once
+
+#include "model/context.h"
+#include "model/receive_queue.h"
+
+#include <memory>
+#include <mutex>
+
+namespace adverb::model {
+
+// Its lock is a leaf but for registration's own; taken under a CQ's poll_lock_ and a queue pair's.
+class Srq {
+public:
+  Srq(std::shared_ptr<Context> context, std::shared_ptr<Pd> pd, ibv_srq* srq,
+      const ibv_srq_attr& attr)
+      : context_(std::move(context)), pd_(std::move(pd)), srq_(srq),
+        receive_(*context_, pd_->verbs, pd_->staging, attr.max_wr, attr.max_sge) {}
+
+  ibv_srq* verbs() const noexcept { return srq_; }
+  int post(ibv_recv_wr* wr, ibv_recv_wr** bad);
+  std::optional<uint64_t> complete(ibv_wc& wc) {
+    const std::lock_guard hold(lock_);
+    return receive_.complete(wc);
+  }
+
+private:
+  std::shared_ptr<Context> context_;
+  std::shared_ptr<Pd> pd_;
+  ibv_srq* srq_;
+  std::mutex lock_;
+  ReceiveQueue receive_;
+};
+
+// Prepares each receive of a list and posts it by `post`, which returns the provider's errno.
+template <typename Post>
+int post_receives(ReceiveQueue& queue, ibv_recv_wr* wr, ibv_recv_wr** bad, Post&& post) {
+  std::vector<ibv_sge> sges;
+  for (; wr != nullptr; wr = wr->next) {
+    ibv_recv_wr mine = *wr;
+    int rc = queue.prepare(mine, sges);
+    if (rc == 0 && (rc = post(&mine)) != 0)
+      queue.take_back(mine);
+    if (rc != 0) {
+      if (bad != nullptr)
+        *bad = wr;
+      return rc;
+    }
+  }
+  return 0;
+}
+
+} // namespace adverb::model

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+#include "model/start.h"
+#include "observe/log.h"
+#include "observe/page.h"
+#include "policy/policy.h"
+
+#include <cstdlib>
+#include <dlfcn.h>
+#include <string>
+#include <sys/auxv.h>
+
+namespace adverb::model {
+
+namespace {
+
+observe::LogLevel level_of(policy::LogLevel level) {
+  switch (level) {
+  case policy::LogLevel::debug:
+    return observe::LogLevel::debug;
+  case policy::LogLevel::info:
+    return observe::LogLevel::info;
+  case policy::LogLevel::warn:
+    return observe::LogLevel::warn;
+  case policy::LogLevel::error:
+    return observe::LogLevel::error;
+  default:
+    return observe::LogLevel::off;
+  }
+}
+
+const char* library_path() {
+  static Dl_info info{};
+  return dladdr(reinterpret_cast<const void*>(&library_path), &info) != 0 ? info.dli_fname
+                                                                          : "libadverb.so";
+}
+
+// Takes adverb out of LD_PRELOAD for programs this one starts (`adverb run --no-children`).
+void leave_children_alone() {
+  if (getauxval(AT_SECURE) != 0 || getenv("ADVERB_NO_CHILDREN") == nullptr)
+    return;
+  const char* preload = getenv("LD_PRELOAD");
+  if (preload == nullptr)
+    return;
+  std::string kept;
+  const std::string all(preload);
+  for (size_t at = 0; at < all.size();) {
+    const size_t end = std::min(all.find_first_of(": ", at), all.size());
+    const std::string one = all.substr(at, end - at);
+    if (!one.empty() && one.find("libadverb") == std::string::npos)
+      kept += (kept.empty() ? "" : ":") + one;
+    at = end + 1;
+  }
+  if (kept.empty())
+    unsetenv("LD_PRELOAD");
+  else
+    setenv("LD_PRELOAD", kept.c_str(), 1);
+}
+
+} // namespace
+
+bool start() {
+  leave_children_alone();
+  const auto& policy = policy::current();
+  observe::log_open(level_of(policy.log().level), policy.log().file);
+  return !policy.idle();
+}
+
+void started_on(const char* device) {
+  const auto& policy = policy::current();
+  observe::start({library_path(), policy.source(), "libibverbs", device});
+  observe::add_device(device);
+  size_t slot = 0;
+  for (const auto& rule : policy.hits())
+    observe::label_rule(slot++, rule.name);
+}
+
+} // namespace adverb::model

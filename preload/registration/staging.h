@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// Staging: small pre-registered blocks that stand in for the program's unpinned buffers.
+//
+// A slab is 64 KiB registered in one protection domain and cut into blocks of one size. Slabs come
+// when needed and go when empty and the process's staging budget is wanted elsewhere, so that a
+// program with many protection domains and a small RLIMIT_MEMLOCK still works.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include <infiniband/verbs.h>
+
+namespace adverb::registration {
+
+struct Slab;
+
+struct Block {
+  std::byte* data = nullptr;
+  uint32_t lkey = 0;
+  Slab* slab = nullptr;
+  explicit operator bool() const noexcept { return data != nullptr; }
+};
+
+// One per protection domain. Thread-safe.
+class Staging {
+public:
+  static constexpr size_t slab_bytes = 64 * 1024;
+  static constexpr size_t block_max = slab_bytes;
+
+  explicit Staging(ibv_pd* pd);
+  ~Staging();
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+
+  // A block of at least `bytes` (<= block_max), or an empty one when the budget is used up.
+  Block take(size_t bytes);
+  void give(Block block) noexcept;
+
+private:
+  static constexpr std::array<size_t, 5> sizes = {256, 1024, 4096, 16384, 65536};
+
+  Slab* new_slab(size_t block_bytes);
+  bool drop_an_empty_slab();
+
+  ibv_pd* pd_;
+  std::mutex lock_;
+  std::array<std::vector<std::unique_ptr<Slab>>, sizes.size()> slabs_;
+};
+
+} // namespace adverb::registration

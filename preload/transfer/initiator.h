@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// The initiator's end of a link: requests out under credits, replies back to the queue pair that
+// asked, and what the peer has said about its keys.
+//
+// Every request has exactly one reply, so credits are plain counting: at most Channel::credits()
+// requests are unanswered, and the link keeps that many receive buffers posted.
+//
+// Locks: Initiator's own is a leaf and may be taken under a queue pair's. Source functions are
+// called under the device's progress lock and take the queue pair's.
+#pragma once
+
+#include "link/channel.h"
+#include "transfer/messages.h"
+
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <unordered_map>
+
+namespace adverb::transfer {
+
+// A queue pair that sends requests.
+class Source {
+public:
+  virtual void on_reply(const ReplyHeader& reply, std::span<const std::byte> payload) = 0;
+  virtual void on_credit() = 0; // wait() was called and a credit has become free
+  virtual void on_down() = 0;   // the link is lost: unanswered requests will not be answered
+
+protected:
+  ~Source() = default;
+};
+
+class Initiator {
+public:
+  explicit Initiator(std::shared_ptr<link::Channel> channel);
+
+  // The one of this channel, made at first use; nullptr when the link is already lost. Takes the
+  // device's progress lock.
+  static std::shared_ptr<Initiator> of(const std::shared_ptr<link::Channel>& channel);
+
+  // A queue pair of this process whose requests carry `handle` as source. detach() returns when no
+  // call into `source` is running or will be made; not to be called under the queue pair's lock.
+  void attach(uint64_t handle, Source* source);
+  void detach(uint64_t handle);
+
+  // Room for one request, with its credit taken; nullptr: none, and if `waiter` is given its
+  // on_credit() will be called. The caller fills header and payload and calls send() or cancel().
+  std::byte* begin(uint64_t waiter);
+  void send(std::byte* message, size_t bytes);
+  void cancel(std::byte* message);
+
+  size_t payload_max() const { return channel_->message_max() - header_bytes; }
+  bool down() const { return channel_->down(); }
+
+  // What is known of a peer's key: true = virtual there, false = real or unknown there.
+  std::optional<bool> key(uint32_t rkey) const;
+  void learn(uint32_t rkey, bool is_virtual);
+
+  // From the channel, under the device's progress lock.
+  void on_message(link::RxBuffer message);
+  void on_tx_free();
+  void on_down();
+
+private:
+  void resume();
+
+  std::shared_ptr<link::Channel> channel_;
+  mutable std::mutex lock_;
+  uint32_t unanswered_ = 0;
+  std::unordered_map<uint64_t, Source*> sources_;
+  std::deque<uint64_t> waiting_; // handles, in the order they came
+  std::unordered_map<uint32_t, bool> keys_;
+};
+
+} // namespace adverb::transfer
