@@ -212,6 +212,7 @@ TEST_CASE("a full queue refuses with ENOMEM and names the request") {
   EndOptions small;
   small.send_wr = 2;
   small.recv_wr = 2;
+  small.timeout = 20;
   End end(small), peer;
   end.connect(peer.address()); // the peer is not connected: requests stay queued
   CHECK(end.post(IBV_WR_RDMA_WRITE, peer.address(), 0, 0, 8) == 0);

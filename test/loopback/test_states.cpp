@@ -12,6 +12,13 @@ bool readable(int fd, int patience_ms = 0) {
   return poll(&entry, 1, patience_ms) == 1;
 }
 
+// Keeps trying a peer that is not there for seconds, so that requests stay queued.
+EndOptions patient() {
+  EndOptions options;
+  options.timeout = 20;
+  return options;
+}
+
 } // namespace
 
 TEST_CASE("a transition needs its attributes and takes no others") {
@@ -55,7 +62,7 @@ TEST_CASE("SQD holds the send queue, RTS lets it go") {
 }
 
 TEST_CASE("RESET forgets both queues without completions") {
-  End a, b;
+  End a(patient()), b;
   a.connect(b.address());
   REQUIRE(a.receive(0, 8) == 0);
   REQUIRE(a.post(IBV_WR_RDMA_WRITE, b.address(), 0, 0, 8) == 0);
@@ -68,7 +75,7 @@ TEST_CASE("RESET forgets both queues without completions") {
 }
 
 TEST_CASE("ERR flushes both queues in order") {
-  End a, b;
+  End a(patient()), b;
   a.connect(b.address());
   for (uint64_t id = 0; id < 3; ++id)
     REQUIRE(a.post(IBV_WR_RDMA_WRITE, b.address(), 0, 0, 8, 0, id) == 0);
