@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-// The smallest RDMA program: both ends register memory, exchange keys over TCP, the client WRITEs into
-// the server's memory. Errors end the program; see README.md.
+// The smallest RDMA program: both ends register memory, exchange keys over TCP, the client WRITEs
+// into the server's memory. Errors end the program; see README.md.
 #include <arpa/inet.h>
 #include <infiniband/verbs.h>
 #include <stdio.h>
@@ -59,9 +59,11 @@ int main(int argc, char** argv) {
   struct ibv_mr* mr =
       ibv_reg_mr(pd, buffer, size, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
   check(mr != NULL, "ibv_reg_mr");
-  struct ibv_qp_init_attr init = {.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC,
-                                  .cap = {.max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1,
-                                          .max_recv_sge = 1}};
+  struct ibv_qp_init_attr init = {
+      .send_cq = cq,
+      .recv_cq = cq,
+      .qp_type = IBV_QPT_RC,
+      .cap = {.max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1}};
   struct ibv_qp* qp = ibv_create_qp(pd, &init);
   check(qp != NULL, "ibv_create_qp");
 
@@ -71,22 +73,29 @@ int main(int argc, char** argv) {
   check(write(tcp, &mine, sizeof mine) == sizeof mine, "write");
   check(recv(tcp, &theirs, sizeof theirs, MSG_WAITALL) == sizeof theirs, "recv");
 
-  struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1,
-                             .qp_access_flags = IBV_ACCESS_REMOTE_WRITE};
-  check(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
-                                      IBV_QP_ACCESS_FLAGS), "to INIT");
+  struct ibv_qp_attr attr = {
+      .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE};
+  check(!ibv_modify_qp(qp, &attr,
+                       IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS),
+        "to INIT");
   attr = (struct ibv_qp_attr){
-      .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = theirs.qpn,
-      .max_dest_rd_atomic = 1, .min_rnr_timer = 12,
-      .ah_attr = {.is_global = 1, .port_num = 1,
+      .qp_state = IBV_QPS_RTR,
+      .path_mtu = IBV_MTU_1024,
+      .dest_qp_num = theirs.qpn,
+      .max_dest_rd_atomic = 1,
+      .min_rnr_timer = 12,
+      .ah_attr = {.is_global = 1,
+                  .port_num = 1,
                   .grh = {.dgid = theirs.gid, .sgid_index = gid_index, .hop_limit = 64}}};
-  check(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-                                      IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
-                                      IBV_QP_MIN_RNR_TIMER), "to RTR");
-  attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7,
-                              .rnr_retry = 7, .max_rd_atomic = 1};
-  check(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-                                      IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC),
+  check(!ibv_modify_qp(qp, &attr,
+                       IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+                           IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER),
+        "to RTR");
+  attr = (struct ibv_qp_attr){
+      .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1};
+  check(!ibv_modify_qp(qp, &attr,
+                       IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                           IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC),
         "to RTS");
   char ready = 1; // nobody writes before both ends can receive
   check(write(tcp, &ready, 1) == 1 && read(tcp, &ready, 1) == 1, "handshake");
@@ -94,9 +103,13 @@ int main(int argc, char** argv) {
   if (server) {
     strcpy(buffer, "hello, write");
     struct ibv_sge sge = {(uintptr_t)buffer, size, mr->lkey};
-    struct ibv_send_wr wr = {.wr_id = 1, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
+    struct ibv_send_wr wr = {.wr_id = 1,
+                             .sg_list = &sge,
+                             .num_sge = 1,
+                             .opcode = IBV_WR_RDMA_WRITE,
                              .send_flags = IBV_SEND_SIGNALED,
-                             .wr.rdma = {theirs.buffer, theirs.rkey}}, *bad;
+                             .wr.rdma = {theirs.buffer, theirs.rkey}},
+                       *bad;
     check(!ibv_post_send(qp, &wr, &bad), "ibv_post_send");
     struct ibv_wc wc;
     while (ibv_poll_cq(cq, 1, &wc) == 0)

@@ -8,7 +8,7 @@ verify=$(find "${ADVERB_BUILD:-build}" -name verify -type f -perm -1 | head -n 1
 compare=$(dirname "${BASH_SOURCE[0]}")/../verify/verify-compare
 unpinned="adverb run --profile unpinned --"
 logs=${VM_SHARE:-$scratch}
-verify_seconds=${VERIFY_SECONDS:-300}
+verify_seconds=${VERIFY_SECONDS:-420}
 
 have_adverb() { command -v adverb > /dev/null; }
 

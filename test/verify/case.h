@@ -133,6 +133,7 @@ struct Test {
 
 // Every family adds its cases to the table.
 void add_data_cases(std::vector<Test>& t);
+void add_atomic_cases(std::vector<Test>& t);
 void add_order_cases(std::vector<Test>& t);
 void add_remote_error_cases(std::vector<Test>& t);
 void add_local_error_cases(std::vector<Test>& t);

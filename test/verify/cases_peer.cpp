@@ -131,8 +131,8 @@ void daemonised(Case& c, bool active) {
   o.mr_a = IBV_ACCESS_LOCAL_WRITE | remote_all;
   Pair p(c, c.a, side, o);
   if (active) {
-    // The kernel ties a device file to the credentials object it was opened with, and a child has its
-    // own: librxe's doorbell, a write() to that file, is refused.
+    // The kernel ties a device file to the credentials object it was opened with, and a child has
+    // its own: librxe's doorbell, a write() to that file, is refused.
     if (c.post("post", p.b,
                {p.reverse(IBV_WR_RDMA_WRITE, 1, 0, 9000, 0),
                 p.reverse(IBV_WR_RDMA_READ, 2, 16384, 9000, 20000)}))

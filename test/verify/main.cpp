@@ -49,6 +49,7 @@ const char usage[] =
 std::vector<Test> all_tests() {
   std::vector<Test> t;
   add_data_cases(t);
+  add_atomic_cases(t);
   add_order_cases(t);
   add_remote_error_cases(t);
   add_local_error_cases(t);
