@@ -9,10 +9,10 @@
 namespace adverb::interpose {
 namespace {
 
-void* find_nothing(void*, const char*) {
+void* find_nothing(void*, const char*) noexcept {
   return nullptr;
 }
-void* find_no_version(void*, const char*, const char*) {
+void* find_no_version(void*, const char*, const char*) noexcept {
   return nullptr;
 }
 

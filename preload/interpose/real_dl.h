@@ -3,9 +3,11 @@
 
 namespace adverb::interpose {
 
+// Declared noexcept as the C library does: a call that might throw cannot leave a noexcept function
+// by a jump.
 struct RealDl {
-  void* (*dlsym)(void* handle, const char* name) = nullptr;
-  void* (*dlvsym)(void* handle, const char* name, const char* node) = nullptr;
+  void* (*dlsym)(void* handle, const char* name) noexcept = nullptr;
+  void* (*dlvsym)(void* handle, const char* name, const char* node) noexcept = nullptr;
 };
 
 // The C library's own, which cannot be asked for by the functions that hide them: read from its

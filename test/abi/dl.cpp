@@ -31,6 +31,9 @@ int main() {
   say("dlvsym-9.9", "ibv_reg_mr", dlvsym(verbs, "ibv_reg_mr", "IBVERBS_9.9"));
   say("default", "malloc", dlsym(RTLD_DEFAULT, "malloc"));
   say("next", "dlsym", dlsym(RTLD_NEXT, "dlopen"));
+  using Marker = int (*)();
+  if (const auto next = reinterpret_cast<Marker>(dlsym(RTLD_DEFAULT, "next_marker")))
+    printf("marker next %d\n", next());
   // A call through what was found must not come back to itself.
   using List = void** (*)(int*);
   using Close = int (*)(void*);

@@ -51,6 +51,10 @@ def main():
            ("dlvsym-9.9", "ibv_reg_mr", "none"))
     expect("other look-ups are the C library's", ("default", "malloc", "other"),
            ("next", "dlsym", "other"))
+    markers = ":".join(os.path.join(BUILD, f"test/abi/libmarker{n}.so") for n in (1, 2))
+    found = lookups(f"{LIBRARY}:{DL}:{markers}").get(("marker", "next"))
+    report("RTLD_NEXT means what follows the caller, not libadverb-dl.so",
+           None if found == "2" else f"marker {found}")
     report("a device opened through looked-up verbs can be used and closed", None
            if ("opened", "device") in lookups(f"{LIBRARY}:{DL}", loopback=True) else "it cannot")
 
