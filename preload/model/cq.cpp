@@ -119,9 +119,13 @@ int Cq::absorb_extended(int most) {
 }
 
 bool Cq::absorb(int most) {
-  if (ex_ops.start_poll != nullptr) {
+  // The plain poll tells all but these; and librxe 44 repeats completions when an extended poll is
+  // ended after the queue ran empty, which the extended interface asks for.
+  constexpr uint64_t extended_only =
+      IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK |
+      IBV_WC_EX_WITH_CVLAN | IBV_WC_EX_WITH_FLOW_TAG | IBV_WC_EX_WITH_TM_INFO;
+  if (ex_ops.start_poll != nullptr && (wc_flags_ & extended_only) != 0)
     return absorb_extended(most) >= 0;
-  }
   std::array<ibv_wc, 16> batch;
   while (most > 0) {
     const int ask = std::min<int>(most, batch.size());
