@@ -267,8 +267,16 @@ ibv_ah* ibv_create_ah_from_wc(ibv_pd* pd, ibv_wc* wc, ibv_grh* grh, uint8_t port
   return ibv_create_ah(pd, &attr);
 }
 
-int ibv_fork_init(void) { return 0; }
-ibv_fork_status ibv_is_fork_initialized(void) { return IBV_FORK_UNNEEDED; }
-int ibv_dontfork_range(void*, size_t) { return 0; }
-int ibv_dofork_range(void*, size_t) { return 0; }
+int ibv_fork_init(void) {
+  return 0;
+}
+ibv_fork_status ibv_is_fork_initialized(void) {
+  return IBV_FORK_UNNEEDED;
+}
+int ibv_dontfork_range(void*, size_t) {
+  return 0;
+}
+int ibv_dofork_range(void*, size_t) {
+  return 0;
+}
 }

@@ -9,7 +9,9 @@ namespace adverb::loopback {
 
 namespace {
 
-uint64_t ring_bytes(uint32_t entries) { return uint64_t{entries} * sizeof(Completion); }
+uint64_t ring_bytes(uint32_t entries) {
+  return uint64_t{entries} * sizeof(Completion);
+}
 
 int make_cq(Cq& cq, ibv_context* base, uint32_t cqe, void* cq_context, ibv_comp_channel* channel,
             uint32_t vector) {
@@ -51,9 +53,9 @@ void deliver_cq_event(Cq& cq) {
 }
 
 ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* init) {
-  constexpr uint32_t known =
-      IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
-  constexpr uint64_t fields = uint64_t{IBV_WC_STANDARD_FLAGS} | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |
+  constexpr uint32_t known = IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
+  constexpr uint64_t fields = uint64_t{IBV_WC_STANDARD_FLAGS} |
+                              IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |
                               IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
   if ((init->comp_mask & ~static_cast<uint32_t>(IBV_CQ_INIT_ATTR_MASK_FLAGS)) != 0 ||
       ((init->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS) != 0 && (init->flags & ~known) != 0) ||
@@ -73,7 +75,9 @@ ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* init) {
   return &cq->ex;
 }
 
-int modify_cq(ibv_cq*, ibv_modify_cq_attr*) { return EOPNOTSUPP; }
+int modify_cq(ibv_cq*, ibv_modify_cq_attr*) {
+  return EOPNOTSUPP;
+}
 
 int req_notify_cq(ibv_cq* base, int solicited_only) {
   CqShared& cq = *as<Cq>(base)->shared;

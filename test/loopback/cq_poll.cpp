@@ -25,7 +25,9 @@ void fill_wc(const Completion& completion, ibv_wc& wc) {
   wc.dlid_path_bits = 0;
 }
 
-Cq& cq_of(ibv_cq_ex* base) { return *as<Cq>(base); }
+Cq& cq_of(ibv_cq_ex* base) {
+  return *as<Cq>(base);
+}
 
 bool take(Cq& cq) {
   const CqShared& shared = *cq.shared;
@@ -50,7 +52,9 @@ int start_poll(ibv_cq_ex* base, ibv_poll_cq_attr* attr) {
   return ENOENT;
 }
 
-int next_poll(ibv_cq_ex* base) { return take(cq_of(base)) ? 0 : ENOENT; }
+int next_poll(ibv_cq_ex* base) {
+  return take(cq_of(base)) ? 0 : ENOENT;
+}
 
 void end_poll(ibv_cq_ex* base) {
   Cq& cq = cq_of(base);
@@ -61,17 +65,39 @@ void end_poll(ibv_cq_ex* base) {
 ibv_wc_opcode read_opcode(ibv_cq_ex* base) {
   return static_cast<ibv_wc_opcode>(cq_of(base).current.opcode);
 }
-uint32_t read_vendor_err(ibv_cq_ex*) { return 0; }
-uint32_t read_byte_len(ibv_cq_ex* base) { return cq_of(base).current.byte_len; }
-__be32 read_imm_data(ibv_cq_ex* base) { return cq_of(base).current.imm_data; }
-uint32_t read_qp_num(ibv_cq_ex* base) { return cq_of(base).current.qp_num; }
-uint32_t read_src_qp(ibv_cq_ex* base) { return cq_of(base).current.src_qp; }
-unsigned int read_wc_flags(ibv_cq_ex* base) { return cq_of(base).current.wc_flags; }
-uint32_t read_slid(ibv_cq_ex*) { return 0; }
-uint8_t read_zero(ibv_cq_ex*) { return 0; }
-uint64_t read_completion_ts(ibv_cq_ex* base) { return cq_of(base).current.timestamp; }
-uint16_t read_cvlan(ibv_cq_ex*) { return 0; }
-uint32_t read_flow_tag(ibv_cq_ex*) { return 0; }
+uint32_t read_vendor_err(ibv_cq_ex*) {
+  return 0;
+}
+uint32_t read_byte_len(ibv_cq_ex* base) {
+  return cq_of(base).current.byte_len;
+}
+__be32 read_imm_data(ibv_cq_ex* base) {
+  return cq_of(base).current.imm_data;
+}
+uint32_t read_qp_num(ibv_cq_ex* base) {
+  return cq_of(base).current.qp_num;
+}
+uint32_t read_src_qp(ibv_cq_ex* base) {
+  return cq_of(base).current.src_qp;
+}
+unsigned int read_wc_flags(ibv_cq_ex* base) {
+  return cq_of(base).current.wc_flags;
+}
+uint32_t read_slid(ibv_cq_ex*) {
+  return 0;
+}
+uint8_t read_zero(ibv_cq_ex*) {
+  return 0;
+}
+uint64_t read_completion_ts(ibv_cq_ex* base) {
+  return cq_of(base).current.timestamp;
+}
+uint16_t read_cvlan(ibv_cq_ex*) {
+  return 0;
+}
+uint32_t read_flow_tag(ibv_cq_ex*) {
+  return 0;
+}
 
 uint64_t read_completion_wallclock_ns(ibv_cq_ex* base) {
   timespec wall;

@@ -102,7 +102,7 @@ int query_port(ibv_context*, uint8_t port, ibv_port_attr* attr, size_t size) {
   full.max_msg_sz = kMaxMessage;
   full.pkey_tbl_len = 1;
   full.max_vl_num = 1;
-  full.active_width = 2; // 4x
+  full.active_width = 2;  // 4x
   full.active_speed = 32; // EDR
   full.phys_state = 5;    // link up
   full.link_layer = IBV_LINK_LAYER_ETHERNET;
@@ -131,8 +131,12 @@ ibv_device** ibv_get_device_list(int* count) {
   return list;
 }
 
-void ibv_free_device_list(ibv_device** list) { free(list); }
-const char* ibv_get_device_name(ibv_device* device) { return device->name; }
+void ibv_free_device_list(ibv_device** list) {
+  free(list);
+}
+const char* ibv_get_device_name(ibv_device* device) {
+  return device->name;
+}
 __be64 ibv_get_device_guid(ibv_device* device) {
   return htobe64(0x020000fffe000000u | (as<Device>(device)->number + 1));
 }

@@ -11,11 +11,10 @@ constexpr uint64_t kRetryPoll = 1000000u;    // how often a silent peer is tried
 
 // The RNR timer field to ns (InfiniBand specification, table 45).
 uint64_t rnr_ns(uint32_t timer) {
-  static constexpr uint32_t hundredths_ms[32] = {65536, 1,   2,   3,   4,    6,    8,    12,
-                                                 16,    24,  32,  48,  64,   96,   128,  192,
-                                                 256,   384, 512, 768, 1024, 1536, 2048, 3072,
-                                                 4096,  6144, 8192, 12288, 16384, 24576, 32768,
-                                                 49152};
+  static constexpr uint32_t hundredths_ms[32] = {
+      65536, 1,    2,    3,    4,    6,     8,     12,    16,    24,   32,
+      48,    64,   96,   128,  192,  256,   384,   512,   768,   1024, 1536,
+      2048,  3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152};
   return uint64_t{hundredths_ms[timer & 31]} * 10000u;
 }
 

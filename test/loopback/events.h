@@ -12,7 +12,9 @@
 namespace adverb::loopback {
 
 template <typename T> EventQueue<T>::EventQueue() : fd_(eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC)) {}
-template <typename T> EventQueue<T>::~EventQueue() { close(fd_); }
+template <typename T> EventQueue<T>::~EventQueue() {
+  close(fd_);
+}
 
 template <typename T> void EventQueue<T>::push(const T& entry) {
   {
@@ -25,9 +27,7 @@ template <typename T> void EventQueue<T>::push(const T& entry) {
 }
 
 // `mark` sees the entry while it is still certain that its element has not been destroyed.
-template <typename T>
-template <typename Mark>
-bool EventQueue<T>::pop_marked(T& entry, Mark mark) {
+template <typename T> template <typename Mark> bool EventQueue<T>::pop_marked(T& entry, Mark mark) {
   for (;;) {
     uint64_t one;
     if (read(fd_, &one, sizeof(one)) != sizeof(one))

@@ -28,7 +28,9 @@ void forget_in_child() {
   current_process.store(nullptr, std::memory_order_relaxed);
 }
 
-std::string segment_path() { return "/dev/shm/" + fabric_name(); }
+std::string segment_path() {
+  return "/dev/shm/" + fabric_name();
+}
 
 void init_fabric(Fabric& fabric) {
   init_robust(fabric.mutex);
@@ -65,8 +67,8 @@ Fabric* map_fabric() {
     }
     void* memory = MAP_FAILED;
     if (fresh || st.st_size == static_cast<off_t>(sizeof(Fabric)))
-      memory = mmap(nullptr, sizeof(Fabric), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd,
-                    0);
+      memory =
+          mmap(nullptr, sizeof(Fabric), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
     auto* fabric = static_cast<Fabric*>(memory);
     if (memory != MAP_FAILED && fresh)
       init_fabric(*fabric);

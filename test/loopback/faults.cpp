@@ -50,7 +50,9 @@ ibv_wc_status parse_status(std::string_view name) {
   return IBV_WC_REM_ACCESS_ERR;
 }
 
-double parse_number(std::string_view text) { return strtod(std::string(text).c_str(), nullptr); }
+double parse_number(std::string_view text) {
+  return strtod(std::string(text).c_str(), nullptr);
+}
 
 void parse_one(Faults& faults, std::string_view key, std::string_view value) {
   const size_t colon = value.find(':');
@@ -135,7 +137,9 @@ Fault draw_fault(uint64_t retransmit_ns) {
   return fault;
 }
 
-bool draw_reorder() { return faults().any && chance(faults().reorder_reads); }
+bool draw_reorder() {
+  return faults().any && chance(faults().reorder_reads);
+}
 
 void charge_translation(uint32_t process, uint64_t address, uint64_t length) {
   const Faults& set = faults();

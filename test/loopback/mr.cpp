@@ -71,8 +71,9 @@ int check_range(void* address, size_t length, unsigned access) {
   const auto start = reinterpret_cast<uint64_t>(address);
   if (start + length < start)
     return EINVAL;
-  if (!mapped(start, length, (access & (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
-                                        IBV_ACCESS_REMOTE_ATOMIC)) != 0))
+  if (!mapped(start, length,
+              (access &
+               (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) != 0))
     return EFAULT;
   return 0;
 }
@@ -153,7 +154,9 @@ int dealloc_mw(ibv_mw* base) {
   return 0;
 }
 
-int advise_mr(ibv_pd*, ibv_advise_mr_advice, uint32_t, ibv_sge*, uint32_t) { return EOPNOTSUPP; }
+int advise_mr(ibv_pd*, ibv_advise_mr_advice, uint32_t, ibv_sge*, uint32_t) {
+  return EOPNOTSUPP;
+}
 
 } // namespace adverb::loopback
 
@@ -172,8 +175,7 @@ ibv_mr* ibv_reg_mr_iova(ibv_pd* pd, void* address, size_t length, uint64_t iova,
   return register_region(pd, address, length, iova, static_cast<unsigned>(access));
 }
 
-ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* address, size_t length, uint64_t iova,
-                         unsigned access) {
+ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* address, size_t length, uint64_t iova, unsigned access) {
   return register_region(pd, address, length, iova, access);
 }
 
@@ -205,9 +207,8 @@ int ibv_rereg_mr(ibv_mr* base, int flags, ibv_pd* pd, void* address, size_t leng
   const bool move = (flags & IBV_REREG_MR_CHANGE_TRANSLATION) != 0;
   void* to = move ? address : base->addr;
   const size_t bytes = move ? length : base->length;
-  const unsigned rights = (flags & IBV_REREG_MR_CHANGE_ACCESS) != 0
-                              ? static_cast<unsigned>(access)
-                              : mr->slot->access;
+  const unsigned rights =
+      (flags & IBV_REREG_MR_CHANGE_ACCESS) != 0 ? static_cast<unsigned>(access) : mr->slot->access;
   if (mr->windows.load() != 0) {
     errno = EBUSY;
     return IBV_REREG_MR_ERR_CMD;

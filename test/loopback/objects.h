@@ -210,7 +210,7 @@ void free_recv_queue(Process& process, uint64_t offset);
 int append_recv(Process& process, RecvQueue& queue, uint32_t max_sge, const ibv_recv_wr& wr);
 // qp.cpp, qp_state.cpp
 ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* init);
-void flush_qp(Qp& qp); // exec_mutex held, state ERR
+void flush_qp(Qp& qp);    // exec_mutex held, state ERR
 void enter_error(Qp& qp); // exec_mutex held
 // post.cpp, wr.cpp
 int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad);

@@ -59,7 +59,7 @@ public:
   void add_qp(uint32_t index, Qp* qp);
   void remove_qp(uint32_t index); // returns when the progress thread has let go of it
 
-  void schedule(Qp& qp);  // have the progress thread run its send queue
+  void schedule(Qp& qp);          // have the progress thread run its send queue
   void raise_cq(uint32_t number); // completion event of an own CQ
 
 private:
@@ -119,8 +119,8 @@ private:
   uint64_t word_;
 };
 
-bool reuse_numbers();       // ADVERB_LOOPBACK_REUSE
-std::string fabric_name();  // ADVERB_LOOPBACK_FABRIC
-uint64_t inline_bytes();    // ADVERB_LOOPBACK_INLINE
+bool reuse_numbers();      // ADVERB_LOOPBACK_REUSE
+std::string fabric_name(); // ADVERB_LOOPBACK_FABRIC
+uint64_t inline_bytes();   // ADVERB_LOOPBACK_INLINE
 
 } // namespace adverb::loopback

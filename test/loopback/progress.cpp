@@ -21,8 +21,7 @@ long futex(std::atomic<uint32_t>& word, int op, uint32_t value, const timespec* 
   return syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), op, value, timeout, nullptr, 0);
 }
 
-template <size_t N, typename Visit>
-void take_bits(std::atomic<uint64_t> (&words)[N], Visit visit) {
+template <size_t N, typename Visit> void take_bits(std::atomic<uint64_t> (&words)[N], Visit visit) {
   for (uint32_t i = 0; i < N; ++i) {
     if (words[i].load(std::memory_order_relaxed) == 0)
       continue;

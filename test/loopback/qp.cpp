@@ -10,8 +10,8 @@ namespace adverb::loopback {
 namespace {
 
 int check_init(const ibv_qp_init_attr_ex& init) {
-  constexpr uint32_t known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS |
-                             IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+  constexpr uint32_t known =
+      IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
   constexpr uint64_t ops = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |
                            IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM |
                            IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
@@ -74,8 +74,8 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* init) {
   }
   qp->queue = process.at<RecvQueue>(qp->queue_offset);
   qp->ring = std::make_unique<SendWqe[]>(qp->cap.max_send_wr);
-  qp->inline_data = std::make_unique<char[]>(size_t{qp->cap.max_send_wr} *
-                                             std::max(1u, qp->cap.max_inline_data));
+  qp->inline_data =
+      std::make_unique<char[]>(size_t{qp->cap.max_send_wr} * std::max(1u, qp->cap.max_inline_data));
   QpSlot& slot = *qp->slot;
   slot.type = static_cast<uint32_t>(init->qp_type);
   slot.pd = as<Pd>(init->pd)->number;
@@ -166,9 +166,7 @@ int ibv_destroy_qp(ibv_qp* base) {
   Process& process = *qp->process;
   qp->slot->state.store(IBV_QPS_RESET, std::memory_order_seq_cst);
   process.remove_qp(qp_index(base->qp_num)); // and the progress thread has left it
-  {
-    std::lock_guard lock(qp->exec_mutex);
-  }
+  { std::lock_guard lock(qp->exec_mutex); }
   process.synchronize();
   purge_async(base->context, qp);
   await_acknowledged(base->mutex, base->cond, base->events_completed, qp->events_delivered);
@@ -180,12 +178,20 @@ int ibv_destroy_qp(ibv_qp* base) {
   return 0;
 }
 
-int ibv_query_qp_data_in_order(ibv_qp*, ibv_wr_opcode, uint32_t) { return 0; }
+int ibv_query_qp_data_in_order(ibv_qp*, ibv_wr_opcode, uint32_t) {
+  return 0;
+}
 int ibv_query_ece(ibv_qp*, ibv_ece* ece) {
   *ece = {};
   return 0;
 }
-int ibv_set_ece(ibv_qp*, ibv_ece* ece) { return ece->vendor_id == 0 ? 0 : EOPNOTSUPP; }
-int ibv_attach_mcast(ibv_qp*, const ibv_gid*, uint16_t) { return EOPNOTSUPP; }
-int ibv_detach_mcast(ibv_qp*, const ibv_gid*, uint16_t) { return EOPNOTSUPP; }
+int ibv_set_ece(ibv_qp*, ibv_ece* ece) {
+  return ece->vendor_id == 0 ? 0 : EOPNOTSUPP;
+}
+int ibv_attach_mcast(ibv_qp*, const ibv_gid*, uint16_t) {
+  return EOPNOTSUPP;
+}
+int ibv_detach_mcast(ibv_qp*, const ibv_gid*, uint16_t) {
+  return EOPNOTSUPP;
+}
 }

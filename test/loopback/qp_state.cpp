@@ -23,30 +23,46 @@ constexpr int kConnect = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_
 constexpr int kTimers = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY;
 
 constexpr Transition kTransitions[] = {
-    {IBV_QPS_RESET, IBV_QPS_INIT,
-     {kPkey | kPort | kAccess, kPkey | kPort | kAccess, kPkey | kPort | kQkey}, {0, 0, 0}},
-    {IBV_QPS_INIT, IBV_QPS_INIT, {0, 0, 0},
+    {IBV_QPS_RESET,
+     IBV_QPS_INIT,
+     {kPkey | kPort | kAccess, kPkey | kPort | kAccess, kPkey | kPort | kQkey},
+     {0, 0, 0}},
+    {IBV_QPS_INIT,
+     IBV_QPS_INIT,
+     {0, 0, 0},
      {kPkey | kPort | kAccess, kPkey | kPort | kAccess, kPkey | kPort | kQkey}},
-    {IBV_QPS_INIT, IBV_QPS_RTR,
+    {IBV_QPS_INIT,
+     IBV_QPS_RTR,
      {kConnect | IBV_QP_MAX_DEST_RD_ATOMIC | kRnr, kConnect, 0},
      {kAlt | kAccess | kPkey, kAlt | kAccess | kPkey, kPkey | kQkey}},
-    {IBV_QPS_RTR, IBV_QPS_RTS,
+    {IBV_QPS_RTR,
+     IBV_QPS_RTS,
      {kTimers | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_SQ_PSN, IBV_QP_SQ_PSN},
      {kCur | kAlt | kAccess | kRnr | kMig, kCur | kAlt | kAccess | kMig, kCur | kQkey}},
-    {IBV_QPS_RTS, IBV_QPS_RTS, {0, 0, 0},
+    {IBV_QPS_RTS,
+     IBV_QPS_RTS,
+     {0, 0, 0},
      {kCur | kAlt | kAccess | kRnr | kMig, kCur | kAlt | kAccess | kMig, kCur | kQkey}},
-    {IBV_QPS_RTS, IBV_QPS_SQD, {0, 0, 0},
+    {IBV_QPS_RTS,
+     IBV_QPS_SQD,
+     {0, 0, 0},
      {IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_EN_SQD_ASYNC_NOTIFY}},
-    {IBV_QPS_SQD, IBV_QPS_RTS, {0, 0, 0},
+    {IBV_QPS_SQD,
+     IBV_QPS_RTS,
+     {0, 0, 0},
      {kCur | kAlt | kAccess | kRnr | kMig, kCur | kAlt | kAccess | kMig, kCur | kQkey}},
-    {IBV_QPS_SQD, IBV_QPS_SQD, {0, 0, 0},
+    {IBV_QPS_SQD,
+     IBV_QPS_SQD,
+     {0, 0, 0},
      {kPort | IBV_QP_AV | kTimers | IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC | kAlt |
           kAccess | kPkey | kRnr | kMig,
       IBV_QP_AV | kAlt | kAccess | kPkey | kMig, kPkey | kQkey}},
     {IBV_QPS_SQE, IBV_QPS_RTS, {0, 0, 0}, {0, kCur | kAccess, kCur | kQkey}},
 };
 
-int type_column(ibv_qp_type type) { return type == IBV_QPT_RC ? 0 : type == IBV_QPT_UC ? 1 : 2; }
+int type_column(ibv_qp_type type) {
+  return type == IBV_QPT_RC ? 0 : type == IBV_QPT_UC ? 1 : 2;
+}
 
 bool allowed(ibv_qp_type type, ibv_qp_state from, ibv_qp_state to, int mask) {
   mask &= ~IBV_QP_STATE;

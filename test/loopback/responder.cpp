@@ -299,9 +299,8 @@ Reply Responder::deliver_datagram(const SendWqe& wqe, const Ranges& local) {
     const ibv_sge& sge = target_.current.sge[i];
     const uint64_t part = std::min<uint64_t>(sge.length, left);
     uint64_t address = 0;
-    if (part != 0 &&
-        check_key(process_, owner_, incarnation_, target_.pd, sge.lkey, sge.addr, sge.length,
-                  IBV_ACCESS_LOCAL_WRITE, 0, &address) != Verdict::ok)
+    if (part != 0 && check_key(process_, owner_, incarnation_, target_.pd, sge.lkey, sge.addr,
+                               sge.length, IBV_ACCESS_LOCAL_WRITE, 0, &address) != Verdict::ok)
       return refuse_receive(IBV_WC_LOC_PROT_ERR, IBV_WC_SUCCESS);
     to.add(address, part);
     left -= part;

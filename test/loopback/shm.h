@@ -85,8 +85,8 @@ struct Completion {
 // A completion queue, in its owner's arena.
 struct CqShared {
   pthread_mutex_t producer;
-  std::atomic<uint64_t> head; // next to poll
-  std::atomic<uint64_t> tail; // next to fill
+  std::atomic<uint64_t> head;  // next to poll
+  std::atomic<uint64_t> tail;  // next to fill
   std::atomic<uint32_t> armed; // 0 no, 1 solicited only, 2 any
   std::atomic<uint32_t> overrun;
   uint32_t number;
@@ -151,9 +151,13 @@ struct Fabric {
 };
 
 // QPN = generation << 14 | index; index 0 and 1 are never used (QP0, QP1).
-constexpr uint32_t qp_index(uint32_t qpn) { return qpn & (kMaxQps - 1); }
+constexpr uint32_t qp_index(uint32_t qpn) {
+  return qpn & (kMaxQps - 1);
+}
 // Key = index << 8 | generation: small, dense, and stale soon, as adapters make them.
-constexpr uint32_t key_index(uint32_t key) { return key >> 8; }
+constexpr uint32_t key_index(uint32_t key) {
+  return key >> 8;
+}
 
 // Locks a robust process-shared mutex for a scope. What it guards is always written so that a
 // half-done update is harmless, so an owner that died only needs to be forgotten.

@@ -8,40 +8,40 @@
 extern "C" {
 
 const char* ibv_node_type_str(ibv_node_type type) {
-  static const char* const names[] = {"unknown",        "InfiniBand channel adapter",
+  static const char* const names[] = {"unknown",           "InfiniBand channel adapter",
                                       "InfiniBand switch", "InfiniBand router",
-                                      "iWARP NIC",      "usNIC",
-                                      "usNIC UDP",      "unspecified"};
+                                      "iWARP NIC",         "usNIC",
+                                      "usNIC UDP",         "unspecified"};
   return type < IBV_NODE_CA || type > IBV_NODE_UNSPECIFIED ? names[0] : names[type];
 }
 
 const char* ibv_port_state_str(ibv_port_state state) {
-  static const char* const names[] = {"no state change (NOP)", "down",   "init",
-                                      "armed",                 "active", "active defer"};
+  static const char* const names[] = {"no state change (NOP)", "down", "init", "armed", "active",
+                                      "active defer"};
   return state > IBV_PORT_ACTIVE_DEFER ? "invalid state" : names[state];
 }
 
 const char* ibv_event_type_str(ibv_event_type event) {
-  static const char* const names[] = {
-      "CQ error",          "local work queue catastrophic error",
-      "invalid request local work queue error",
-      "local access violation work queue error",
-      "communication established",
-      "send queue drained",
-      "path migrated",
-      "path migration request error",
-      "local catastrophic error",
-      "port active",
-      "port error",
-      "LID change",
-      "P_Key change",
-      "SM change",
-      "SRQ catastrophic error",
-      "SRQ limit reached",
-      "last WQE reached",
-      "client reregistration",
-      "GID table change",
-      "WQ fatal"};
+  static const char* const names[] = {"CQ error",
+                                      "local work queue catastrophic error",
+                                      "invalid request local work queue error",
+                                      "local access violation work queue error",
+                                      "communication established",
+                                      "send queue drained",
+                                      "path migrated",
+                                      "path migration request error",
+                                      "local catastrophic error",
+                                      "port active",
+                                      "port error",
+                                      "LID change",
+                                      "P_Key change",
+                                      "SM change",
+                                      "SRQ catastrophic error",
+                                      "SRQ limit reached",
+                                      "last WQE reached",
+                                      "client reregistration",
+                                      "GID table change",
+                                      "WQ fatal"};
   return event > IBV_EVENT_WQ_FATAL ? "unknown" : names[event];
 }
 
@@ -78,16 +78,15 @@ struct Rate {
   int mult, mbps;
 };
 
-static const Rate kRates[] = {
-    {IBV_RATE_2_5_GBPS, 1, 2500},    {IBV_RATE_5_GBPS, 2, 5000},
-    {IBV_RATE_10_GBPS, 4, 10000},    {IBV_RATE_20_GBPS, 8, 20000},
-    {IBV_RATE_30_GBPS, 12, 30000},   {IBV_RATE_40_GBPS, 16, 40000},
-    {IBV_RATE_60_GBPS, 24, 60000},   {IBV_RATE_80_GBPS, 32, 80000},
-    {IBV_RATE_120_GBPS, 48, 120000}, {IBV_RATE_14_GBPS, 6, 14062},
-    {IBV_RATE_56_GBPS, 22, 56250},   {IBV_RATE_112_GBPS, 45, 112500},
-    {IBV_RATE_168_GBPS, 67, 168750}, {IBV_RATE_25_GBPS, 10, 25781},
-    {IBV_RATE_100_GBPS, 41, 103125}, {IBV_RATE_200_GBPS, 82, 206250},
-    {IBV_RATE_300_GBPS, 124, 309375}};
+static const Rate kRates[] = {{IBV_RATE_2_5_GBPS, 1, 2500},    {IBV_RATE_5_GBPS, 2, 5000},
+                              {IBV_RATE_10_GBPS, 4, 10000},    {IBV_RATE_20_GBPS, 8, 20000},
+                              {IBV_RATE_30_GBPS, 12, 30000},   {IBV_RATE_40_GBPS, 16, 40000},
+                              {IBV_RATE_60_GBPS, 24, 60000},   {IBV_RATE_80_GBPS, 32, 80000},
+                              {IBV_RATE_120_GBPS, 48, 120000}, {IBV_RATE_14_GBPS, 6, 14062},
+                              {IBV_RATE_56_GBPS, 22, 56250},   {IBV_RATE_112_GBPS, 45, 112500},
+                              {IBV_RATE_168_GBPS, 67, 168750}, {IBV_RATE_25_GBPS, 10, 25781},
+                              {IBV_RATE_100_GBPS, 41, 103125}, {IBV_RATE_200_GBPS, 82, 206250},
+                              {IBV_RATE_300_GBPS, 124, 309375}};
 
 int ibv_rate_to_mult(ibv_rate rate) {
   for (const Rate& row : kRates)
@@ -117,7 +116,9 @@ ibv_rate mbps_to_ibv_rate(int mbps) {
   return IBV_RATE_MAX;
 }
 
-const char* ibv_get_sysfs_path(void) { return "/sys"; }
+const char* ibv_get_sysfs_path(void) {
+  return "/sys";
+}
 
 int ibv_read_sysfs_file(const char* dir, const char* file, char* buf, size_t size) {
   char path[512];

@@ -204,8 +204,8 @@ TEST_CASE("threads lose and double nothing") {
     threads.emplace_back([&, t] {
       for (uint64_t m = 0; m < kMessages; ++m) {
         Pair& p = *pairs[static_cast<uint64_t>(t) * kPairs + m % kPairs];
-        if (p.b.receive(0, 4096, m) != 0 || p.a.post(IBV_WR_SEND, p.b.address(), 0, 0, 512,
-                                                     IBV_SEND_SIGNALED, m) != 0)
+        if (p.b.receive(0, 4096, m) != 0 ||
+            p.a.post(IBV_WR_SEND, p.b.address(), 0, 0, 512, IBV_SEND_SIGNALED, m) != 0)
           return;
         if (p.a.completion().wr_id == m && p.b.completion().wr_id == m)
           ++good;

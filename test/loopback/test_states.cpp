@@ -117,8 +117,8 @@ TEST_CASE("an armed CQ wakes its channel once") {
     REQUIRE(p.a.post(IBV_WR_SEND, p.b.address(), 0, 0, 8) == 0);
     p.b.completion();
     CHECK(!readable(p.b.channel->fd));
-    REQUIRE(p.a.post(IBV_WR_SEND, p.b.address(), 0, 0, 8,
-                     IBV_SEND_SIGNALED | IBV_SEND_SOLICITED) == 0);
+    REQUIRE(p.a.post(IBV_WR_SEND, p.b.address(), 0, 0, 8, IBV_SEND_SIGNALED | IBV_SEND_SOLICITED) ==
+            0);
     CHECK(readable(p.b.channel->fd, 10000));
   } // the unread event goes with its CQ
 }

@@ -8,8 +8,12 @@ namespace adverb::loopback {
 
 namespace {
 
-Answer finished(ibv_wc_status status) { return {Answer::done, status, 0}; }
-Answer silence() { return {Answer::silent, IBV_WC_SUCCESS, 0}; }
+Answer finished(ibv_wc_status status) {
+  return {Answer::done, status, 0};
+}
+Answer silence() {
+  return {Answer::silent, IBV_WC_SUCCESS, 0};
+}
 
 // The local side of a work request: its inline data, or its SGEs checked against this process's
 // keys.
@@ -38,7 +42,9 @@ uint32_t packets(const SendWqe& wqe, ibv_mtu mtu) {
   return std::max<uint32_t>(1, (wqe.length + bytes - 1) / bytes);
 }
 
-bool is_read(const SendWqe& wqe) { return wqe.opcode == IBV_WR_RDMA_READ; }
+bool is_read(const SendWqe& wqe) {
+  return wqe.opcode == IBV_WR_RDMA_READ;
+}
 bool is_atomic(const SendWqe& wqe) {
   return wqe.opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wqe.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
 }

@@ -10,7 +10,9 @@ namespace adverb::loopback {
 
 namespace {
 
-Qp& qp_of(ibv_qp_ex* base) { return *as<Qp>(base); }
+Qp& qp_of(ibv_qp_ex* base) {
+  return *as<Qp>(base);
+}
 
 // The slot of the request being built; a spare one once the batch has failed.
 SendWqe& building(Qp& qp) {
@@ -64,8 +66,12 @@ void wr_atomic_fetch_add(ibv_qp_ex* qp, uint32_t rkey, uint64_t address, uint64_
   open_rdma(qp, IBV_WR_ATOMIC_FETCH_AND_ADD, rkey, address);
   building(qp_of(qp)).compare_add = add;
 }
-void wr_send(ibv_qp_ex* qp) { open_request(qp, IBV_WR_SEND); }
-void wr_send_imm(ibv_qp_ex* qp, __be32 imm) { open_request(qp, IBV_WR_SEND_WITH_IMM).imm_data = imm; }
+void wr_send(ibv_qp_ex* qp) {
+  open_request(qp, IBV_WR_SEND);
+}
+void wr_send_imm(ibv_qp_ex* qp, __be32 imm) {
+  open_request(qp, IBV_WR_SEND_WITH_IMM).imm_data = imm;
+}
 void wr_send_inv(ibv_qp_ex* qp, uint32_t rkey) {
   open_request(qp, IBV_WR_SEND_WITH_INV).imm_data = rkey;
 }
