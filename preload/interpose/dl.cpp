@@ -50,7 +50,12 @@ using namespace adverb::interpose;
 
 // The C library tells the caller by the return address, so what is not ours to answer must leave
 // here as a jump, in unoptimised builds as well.
-#define EXPORTED extern "C" __attribute__((visibility("default"), optimize("O2")))
+#ifdef __clang__
+#define JUMPS
+#else
+#define JUMPS , optimize("O2")
+#endif
+#define EXPORTED extern "C" __attribute__((visibility("default") JUMPS))
 
 EXPORTED void* dlsym(void* handle, const char* name) noexcept {
   const Hook* hook = find(handle, name);

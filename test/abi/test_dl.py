@@ -22,7 +22,7 @@ def lookups(preload, loopback=False):
     environment = {**os.environ, "LD_PRELOAD": preload, "ADVERB_POLICY": "unpinned"}
     if loopback:
         environment |= {"LD_LIBRARY_PATH": os.path.join(BUILD, "test/loopback"),
-                        "ADVERB_LOOPBACK_FABRIC": f"adverb-dl-{os.getpid()}"}
+                        "ADVERB_LOOPBACK_FABRIC": "adverb-test-abi"}
     done = subprocess.run([os.path.join(BUILD, "test/abi/dl")], capture_output=True, text=True,
                           env=environment, timeout=120)
     if done.returncode != 0:

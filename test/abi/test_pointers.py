@@ -24,7 +24,7 @@ def pointers(scratch, policy=None):
     environment = {
         **os.environ, "HOME": scratch, "XDG_CONFIG_HOME": scratch,
         "LD_LIBRARY_PATH": os.path.join(BUILD, "test/loopback"),
-        "ADVERB_LOOPBACK_FABRIC": f"adverb-abi-{os.getpid()}",
+        "ADVERB_LOOPBACK_FABRIC": "adverb-test-abi",
     }
     if policy:
         environment |= {"LD_PRELOAD": os.path.join(BUILD, "preload/libadverb.so"),
