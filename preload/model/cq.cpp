@@ -234,6 +234,24 @@ void Cq::settle() {
   absorb(cq_->cqe + 2);
 }
 
+bool Cq::try_settle() {
+  if (!poll_lock_.try_lock())
+    return false;
+  const std::lock_guard hold(poll_lock_, std::adopt_lock);
+  absorb(cq_->cqe + 2);
+  return true;
+}
+
+void Cq::close() {
+  const std::lock_guard hold(poll_lock_);
+  closed_ = true;
+}
+
+void Cq::reopen() {
+  const std::lock_guard hold(poll_lock_);
+  closed_ = false;
+}
+
 void Cq::ensure_kick(const ibv_ah_attr& ah) {
   if (cq_->channel == nullptr)
     return;
@@ -273,6 +291,10 @@ void Cq::service_drain() {
     return;
   }
   if (poll_lock_.try_lock()) {
+    if (closed_) {
+      poll_lock_.unlock();
+      return;
+    }
     absorb(cq_->cqe + 2);
     std::vector<Qp*> waiting;
     for (const auto& [qpn, qp] : qps_)

@@ -45,6 +45,7 @@ public:
   void detach(uint32_t qpn, const Qp* qp);
   // Takes what the provider has, so that no completion of a queue pair about to change is left.
   void settle();
+  bool try_settle(); // false: somebody polls right now
 
   // A completion by adverb; wakes a program that sleeps on the channel. Any thread.
   void push_own(const Completion& completion);
@@ -53,6 +54,10 @@ public:
 
   // A request waits for a completion of this queue: see to it even if the program never polls.
   void request_drain();
+
+  // Destroyed: no timer of ours polls it any more when this returns.
+  void close();
+  void reopen(); // it could not be destroyed
 
   // Makes the wake-up queue pair once the address of a port is known. No-op without a channel.
   void ensure_kick(const ibv_ah_attr& ah);
@@ -87,6 +92,7 @@ private:
   bool armed_ = false;
   Kick kick_; // ready_lock_
 
+  bool closed_ = false; // poll_lock_
   std::atomic<bool> marker_out_{false};
   std::atomic<bool> drain_wanted_{false};
   std::atomic<bool> drain_timer_{false};

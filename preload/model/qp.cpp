@@ -226,6 +226,11 @@ bool Qp::waits_for_completion() {
   return send_.waits_for_provider();
 }
 
+bool Qp::settle_receives() {
+  const uint32_t staged = srq_ ? srq_->staged() : receive_->staged();
+  return staged == 0 || recv_cq_->try_settle();
+}
+
 void Qp::expect_immediate(uint64_t n, uint32_t bytes) {
   const std::lock_guard hold(immediates_lock_);
   immediates_.push_back({n, bytes});

@@ -88,6 +88,7 @@ public:
   bool allows(transfer::Right right) const override;
   const ibv_pd* pd() const override { return pd_->verbs; }
   registration::Regions& regions() const override { return context_->regions(); }
+  bool settle_receives() override;
   void expect_immediate(uint64_t n, uint32_t bytes) override;
 
   // For the send queue, under lock_.

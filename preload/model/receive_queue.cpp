@@ -56,6 +56,9 @@ int ReceiveQueue::prepare(ibv_recv_wr& wr, std::vector<ibv_sge>& sges) {
       return ENOMEM;
     }
   }
+  for (size_t i = 0; i < sges.size(); ++i)
+    if (holds(index)[i].block)
+      ++staged_;
   free_.pop_back();
   slot.wr_id = wr.wr_id;
   slot.used = true;
@@ -70,8 +73,11 @@ int ReceiveQueue::prepare(ibv_recv_wr& wr, std::vector<ibv_sge>& sges) {
 void ReceiveQueue::free_slot(uint32_t index) {
   Slot& slot = slots_[index];
   for (uint32_t i = 0; i < slot.sges; ++i)
-    if (holds(index)[i])
+    if (holds(index)[i]) {
+      if (holds(index)[i].block)
+        --staged_;
       context_.regions().release(staging_, holds(index)[i]);
+    }
   slot.used = false;
   slot.generation = (slot.generation + 1) & generation_mask;
   free_.push_back(index);

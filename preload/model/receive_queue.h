@@ -7,6 +7,7 @@
 
 #include "registration/regions.h"
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -33,6 +34,9 @@ public:
   // them; nullopt for a receive this queue no longer knows.
   std::optional<uint64_t> complete(ibv_wc& wc);
 
+  // How many elements of posted receives stand in staging; any thread.
+  uint32_t staged() const noexcept { return staged_.load(std::memory_order_relaxed); }
+
   // RESET or destroy: all are forgotten.
   void clear();
 
@@ -51,6 +55,7 @@ private:
   const ibv_pd* pd_;
   registration::Staging& staging_;
   const uint32_t sges_;
+  std::atomic<uint32_t> staged_{0};
   std::vector<Slot> slots_;
   std::vector<uint32_t> free_;
   std::vector<registration::Hold> holds_;

@@ -84,6 +84,7 @@ int destroy_cq(ibv_cq* cq) {
   if (mine) {
     interpose::remove_cq(cq);
     mine->close_kick();
+    mine->close();
   }
   int rc = 0;
   {
@@ -91,6 +92,7 @@ int destroy_cq(ibv_cq* cq) {
     rc = provider::real().ibv_destroy_cq(cq);
   }
   if (rc != 0 && mine) { // still in use; goes on as before
+    mine->reopen();
     Objects::get().cqs.insert(cq, mine);
     interpose::add_cq(cq, true);
   }

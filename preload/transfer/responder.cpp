@@ -3,6 +3,7 @@
 #include "memory/copy.h"
 #include "observe/counters.h"
 #include "observe/log.h"
+#include "link/service.h"
 #include "transfer/initiator.h"
 
 namespace adverb::transfer {
@@ -142,10 +143,14 @@ bool Responder::serve(const link::RxBuffer& message) {
     channel_.close();
     return true;
   }
+  const RequestHeader& r = parsed->header;
+  if (Target* target = Targets::get().find(r.target); target != nullptr && !target->settle_receives()) {
+    retry_soon();
+    return false;
+  }
   std::byte* out = channel_.acquire();
   if (out == nullptr)
     return false;
-  const RequestHeader& r = parsed->header;
   ReplyHeader reply{};
   reply.kind = r.kind;
   reply.run = r.run;
@@ -163,6 +168,20 @@ bool Responder::serve(const link::RxBuffer& message) {
 void Responder::serve_waiting() {
   while (!waiting_.empty() && serve(waiting_.front()))
     waiting_.pop_front();
+}
+
+void Responder::retry_soon() {
+  if (retrying_)
+    return;
+  retrying_ = true;
+  link::Service::get().after(std::chrono::microseconds(50), [weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (!self)
+      return;
+    const std::lock_guard hold(self->channel_.device().progress_lock());
+    self->retrying_ = false;
+    self->serve_waiting();
+  });
 }
 
 void Responder::on_message(link::RxBuffer message) {

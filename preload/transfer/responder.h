@@ -27,6 +27,10 @@ public:
   virtual bool allows(Right right) const = 0;
   virtual const ibv_pd* pd() const = 0;
   virtual registration::Regions& regions() const = 0;
+  // Messages that arrived before are where the program expects them: a staged one is copied when
+  // its completion is taken, and what follows it may read or overwrite the same bytes. False: the
+  // program is polling right now, ask again.
+  virtual bool settle_receives() = 0;
   // The n-th receive-consuming message will report `bytes` as its length.
   virtual void expect_immediate(uint64_t n, uint32_t bytes) = 0;
 
@@ -51,7 +55,7 @@ private:
   std::unordered_map<uint64_t, Target*> targets_;
 };
 
-class Responder {
+class Responder : public std::enable_shared_from_this<Responder> {
 public:
   explicit Responder(link::Channel& channel) : channel_(channel) {}
 
@@ -60,6 +64,7 @@ public:
 
 private:
   void serve_waiting();
+  void retry_soon();
   bool serve(const link::RxBuffer& message); // false: no room for the reply yet
   Status execute(const RequestHeader& request, std::span<const std::byte> payload,
                  ReplyHeader& reply, std::byte* reply_payload, size_t room);
@@ -67,6 +72,7 @@ private:
   link::Channel& channel_;
   std::deque<link::RxBuffer> waiting_;
   uint64_t next_grant_ = 1;
+  bool retrying_ = false;
 };
 
 // Tells the link room who handles messages; once per process, before the first link.
