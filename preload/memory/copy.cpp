@@ -48,7 +48,8 @@ bool through_proc_mem(void* own, uintptr_t program, size_t bytes, bool writing) 
   while (done < bytes) {
     auto* at = static_cast<char*>(own) + done;
     const auto off = static_cast<off_t>(program + done);
-    const ssize_t n = writing ? pwrite(fd, at, bytes - done, off) : pread(fd, at, bytes - done, off);
+    const ssize_t n =
+        writing ? pwrite(fd, at, bytes - done, off) : pread(fd, at, bytes - done, off);
     if (n <= 0)
       break;
     done += static_cast<size_t>(n);

@@ -134,8 +134,8 @@ bool in_place() {
       return false;
   }
   sigset_t blocked;
-  return pthread_sigmask(SIG_BLOCK, nullptr, &blocked) == 0 && sigismember(&blocked, SIGSEGV) == 0 &&
-         sigismember(&blocked, SIGBUS) == 0;
+  return pthread_sigmask(SIG_BLOCK, nullptr, &blocked) == 0 &&
+         sigismember(&blocked, SIGSEGV) == 0 && sigismember(&blocked, SIGBUS) == 0;
 }
 
 #endif

@@ -45,7 +45,7 @@ Mapping mapping_of(uintptr_t start, size_t length, bool writable) {
   const std::unique_ptr<FILE, File> maps(fopen("/proc/self/maps", "re"));
   if (!maps)
     return Mapping::foreign; // no /proc: let the provider pin, as stock would
-  uintptr_t next = start; // everything below is known to be there
+  uintptr_t next = start;    // everything below is known to be there
   bool foreign = false;
   char* line = nullptr;
   size_t room = 0;
@@ -54,7 +54,8 @@ Mapping mapping_of(uintptr_t start, size_t length, bool writable) {
     uint64_t to = 0;
     char rights[5] = {};
     int path_at = 0;
-    if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %4s %*s %*s %*s %n", &from, &to, rights, &path_at) < 3)
+    if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %4s %*s %*s %*s %n", &from, &to, rights, &path_at) <
+        3)
       continue;
     if (to <= next)
       continue;

@@ -20,8 +20,8 @@ Cq::Cq(Context& context, ibv_cq* cq, uint64_t wc_flags)
   grow(static_cast<size_t>(cq->cqe) + 1);
 }
 
-// The ring starts at the CQ's own size and grows with the queue pairs attached, so that pushing does
-// not allocate in a program that stays within its queues.
+// The ring starts at the CQ's own size and grows with the queue pairs attached, so that pushing
+// does not allocate in a program that stays within its queues.
 void Cq::grow(size_t capacity) {
   if (capacity <= ready_.size())
     return;
@@ -156,7 +156,8 @@ int Cq::poll(int entries, ibv_wc* wc) {
   }
   // Even with enough at hand one look at the provider is due while a kick is out: its completion
   // must not pile up under a program that takes one completion per wake-up.
-  const int missing = entries - static_cast<int>(std::min<size_t>(have, static_cast<size_t>(entries)));
+  const int missing =
+      entries - static_cast<int>(std::min<size_t>(have, static_cast<size_t>(entries)));
   bool ok = true;
   if (missing > 0 || kicked)
     ok = absorb(std::max(missing, 1));

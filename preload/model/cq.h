@@ -2,9 +2,9 @@
 // A completion queue as the program sees it: the provider's completions, translated back to the
 // program's work requests, and those adverb makes itself, in one stream.
 //
-// Locks, outermost first: poll_lock_ (who takes completions from the provider), a queue pair's lock,
-// ready_lock_ (leaf). The provider's CQ is polled in the program's calls; the service thread does it
-// only while a request waits for an earlier completion and the program does not poll.
+// Locks, outermost first: poll_lock_ (who takes completions from the provider), a queue pair's
+// lock, ready_lock_ (leaf). The provider's CQ is polled in the program's calls; the service thread
+// does it only while a request waits for an earlier completion and the program does not poll.
 #pragma once
 
 #include "model/completion.h"

@@ -39,14 +39,15 @@ bool Kick::open(ibv_pd* pd, ibv_cq* cq, const ibv_ah_attr& ah) {
   attr.ah_attr.port_num = ah.port_num;
   ibv_port_attr port{};
   if (rc == 0)
-    rc = real.ibv_query_port(pd->context, ah.port_num, reinterpret_cast<_compat_ibv_port_attr*>(&port));
+    rc = real.ibv_query_port(pd->context, ah.port_num,
+                             reinterpret_cast<_compat_ibv_port_attr*>(&port));
   attr.ah_attr.dlid = port.lid;
   if (ah.is_global != 0) {
     attr.ah_attr.is_global = 1;
     attr.ah_attr.grh.sgid_index = ah.grh.sgid_index;
     attr.ah_attr.grh.hop_limit = 64;
-    if (rc == 0 &&
-        real.ibv_query_gid(pd->context, ah.port_num, ah.grh.sgid_index, &attr.ah_attr.grh.dgid) != 0)
+    if (rc == 0 && real.ibv_query_gid(pd->context, ah.port_num, ah.grh.sgid_index,
+                                      &attr.ah_attr.grh.dgid) != 0)
       rc = errno;
   }
   if (rc == 0)

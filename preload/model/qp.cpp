@@ -122,8 +122,8 @@ link::LocalQp Qp::local() const {
     l.timeout = attr_.timeout;
     l.retry_cnt = attr_.retry_cnt;
     const provider::Inside inside;
-    provider::real().ibv_query_gid(qp_->context, attr_.ah_attr.port_num, attr_.ah_attr.grh.sgid_index,
-                                   &l.sgid);
+    provider::real().ibv_query_gid(qp_->context, attr_.ah_attr.port_num,
+                                   attr_.ah_attr.grh.sgid_index, &l.sgid);
   }
   return l;
 }

@@ -8,11 +8,11 @@
 //   RTS          issued            served               issued
 //   SQD          queued            served               those issued finish before SQD is entered
 //   ERR          flushed           refused              dropped and flushed by the provider
-// A move to ERR or RESET and destroy are barriers: when they return no copy runs or will run through
-// this queue pair in either direction. RESET starts a new incarnation with a new handle.
+// A move to ERR or RESET and destroy are barriers: when they return no copy runs or will run
+// through this queue pair in either direction. RESET starts a new incarnation with a new handle.
 //
-// Locks: the device's progress lock, then lock_, then leaves. Under a CQ's poll_lock_ only lock_ and
-// leaves are taken.
+// Locks: the device's progress lock, then lock_, then leaves. Under a CQ's poll_lock_ only lock_
+// and leaves are taken.
 #pragma once
 
 #include "link/links.h"

@@ -42,9 +42,9 @@ int ReceiveQueue::prepare(ibv_recv_wr& wr, std::vector<ibv_sge>& sges) {
     lengths(index)[i] = sges[i].length;
     if (sges[i].length == 0)
       continue;
-    const int rc = context_.regions().localize(pd_, staging_, context_.copy_below(),
-                                               IBV_ACCESS_LOCAL_WRITE, false, true, sges[i],
-                                               holds(index)[i]);
+    const int rc =
+        context_.regions().localize(pd_, staging_, context_.copy_below(), IBV_ACCESS_LOCAL_WRITE,
+                                    false, true, sges[i], holds(index)[i]);
     // EFAULT: the provider meets the reserved key when a message arrives, and says so then.
     if (rc == ENOMEM) {
       for (size_t j = 0; j < i; ++j)

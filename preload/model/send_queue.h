@@ -47,10 +47,10 @@ struct SendRequest {
   Stage stage = Stage::queued;
   bool bad_local = false; // replay: it is the local elements that are at fault
   Completion result;      // once done
-  uint64_t sent = 0;     // unload: bytes handed to the link
-  uint32_t parts = 0;    // unload: parts unanswered
+  uint64_t sent = 0;      // unload: bytes handed to the link
+  uint32_t parts = 0;     // unload: parts unanswered
   bool announced = false; // unload: data is placed, the provider's part of it is next
-  uint32_t granted = 0;  // atomic: the owner's real rkey
+  uint32_t granted = 0;   // atomic: the owner's real rkey
   bool holding = false;
 };
 
@@ -139,9 +139,9 @@ private:
   std::vector<std::byte> inline_;
   std::vector<ibv_sge> scratch_;
 
-  uint64_t head_ = 0;  // oldest not retired
-  uint64_t next_ = 0;  // next to issue
-  uint64_t tail_ = 0;  // next free
+  uint64_t head_ = 0;            // oldest not retired
+  uint64_t next_ = 0;            // next to issue
+  uint64_t tail_ = 0;            // next free
   uint32_t posted_ = 0;          // with the provider, completion not seen
   uint32_t posted_nonwrite_ = 0; // of those, not plain WRITEs
   uint64_t last_posted_ = 0;
@@ -150,8 +150,8 @@ private:
   uint32_t parts_out_ = 0; // unanswered parts of all requests
   uint32_t reads_out_ = 0; // unanswered parts of READs
   uint32_t run_ = 1;
-  uint64_t receives_ = 0; // receive-consuming messages issued on this connection
-  bool failed_ = false;   // the queue pair is in error
+  uint64_t receives_ = 0;  // receive-consuming messages issued on this connection
+  bool failed_ = false;    // the queue pair is in error
   bool replaying_ = false; // a replay's completion decides what comes next
   bool paused_ = false;    // SQD
   bool blocked_on_provider_ = false;

@@ -233,17 +233,18 @@ void SendQueue::release_grants() {
 
 void SendQueue::halt_at(SendRequest& r, Status status) {
   if (status == Status::not_virtual) {
-    const bool atomic = r.wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP ||
-                        r.wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+    const bool atomic =
+        r.wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP || r.wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
     qp_.initiator()->learn(atomic ? r.wr.wr.atomic.rkey : r.wr.wr.rdma.rkey, false);
   } else {
     r.way = Way::replay;
     if (observe::log_every("remote-refused", 1))
-      observe::log_warn("the peer refused an operation of {} bytes on its unpinned region ({}); the "
-                        "device reports it",
-                        r.length,
-                        status == Status::fault ? "memory unmapped or protected"
-                                                : "key, bounds, rights or queue pair state");
+      observe::log_warn(
+          "the peer refused an operation of {} bytes on its unpinned region ({}); the "
+          "device reports it",
+          r.length,
+          status == Status::fault ? "memory unmapped or protected"
+                                  : "key, bounds, rights or queue pair state");
   }
   restart(r.seq);
 }
@@ -264,8 +265,8 @@ void SendQueue::on_reply(const transfer::ReplyHeader& reply, std::span<const std
   if (kind == Kind::grant) {
     grant_asked_ = false;
     if (status == Status::ok)
-      grants_.push_back({r.wr.wr.atomic.rkey, reply.grant_start, reply.grant_bytes, reply.rkey,
-                         reply.grant});
+      grants_.push_back(
+          {r.wr.wr.atomic.rkey, reply.grant_start, reply.grant_bytes, reply.rkey, reply.grant});
     else if (status != Status::halted)
       halt_at(r, status);
     pump();

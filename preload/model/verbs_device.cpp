@@ -25,8 +25,7 @@ bool wanted(ibv_context* context) {
   if (policy.idle())
     return false;
   const char* device = context->device->name;
-  return policy.may_unpin(device) ||
-         policy.peers({device, IBV_QPT_RC}) == policy::Peers::automatic;
+  return policy.may_unpin(device) || policy.peers({device, IBV_QPT_RC}) == policy::Peers::automatic;
 }
 
 ibv_context* adopt(ibv_context* context) {

@@ -68,14 +68,16 @@ void wr_atomic_fetch_add(ibv_qp_ex* qp, uint32_t rkey, uint64_t remote_addr, uin
 // atomicity; said at wr_complete().
 void wr_atomic_write(ibv_qp_ex* qp, uint32_t, uint64_t, const void*) {
   if (observe::log_once("atomic-write"))
-    observe::log_error("ATOMIC_WRITE is refused on queue pairs that may reach unpinned regions; set "
-                       "\"peers\": \"none\" and pin the regions of this program by policy to use it");
+    observe::log_error(
+        "ATOMIC_WRITE is refused on queue pairs that may reach unpinned regions; set "
+        "\"peers\": \"none\" and pin the regions of this program by policy to use it");
   of(qp).build_failed(EOPNOTSUPP);
 }
 void wr_flush(ibv_qp_ex* qp, uint32_t, uint64_t, size_t, uint8_t, uint8_t) {
   if (observe::log_once("flush"))
-    observe::log_error("FLUSH is refused on queue pairs that may reach unpinned regions; set "
-                       "\"peers\": \"none\" and pin the regions of this program by policy to use it");
+    observe::log_error(
+        "FLUSH is refused on queue pairs that may reach unpinned regions; set "
+        "\"peers\": \"none\" and pin the regions of this program by policy to use it");
   of(qp).build_failed(EOPNOTSUPP);
 }
 void wr_send(ibv_qp_ex* qp) {

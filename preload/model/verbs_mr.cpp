@@ -44,8 +44,9 @@ ibv_mr* reg(ibv_pd* pd, void* start, size_t length, uint64_t iova, unsigned acce
   if (may_be_unpinned(length, access) &&
       policy.region({context->device(), length, access}) == policy::Backend::none) {
     // The kernel asks for write permission whenever the device may write.
-    const bool writable = (access & (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
-                                     IBV_ACCESS_REMOTE_ATOMIC)) != 0;
+    const bool writable =
+        (access & (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) !=
+        0;
     switch (memory::mapping_of(reinterpret_cast<uintptr_t>(start), length, writable)) {
     case memory::Mapping::absent:
       observe::count(Counter::regions_refused);
@@ -126,12 +127,12 @@ int rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* addr, size_t length, int a
     }
     return rc;
   }
-  constexpr int all = IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD |
-                      IBV_REREG_MR_CHANGE_ACCESS;
+  constexpr int all =
+      IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS;
   const bool rights_ok = (flags & IBV_REREG_MR_CHANGE_ACCESS) == 0 ||
                          may_be_unpinned(1, static_cast<unsigned>(access));
-  const bool range_ok = (flags & IBV_REREG_MR_CHANGE_TRANSLATION) == 0 ||
-                        (addr != nullptr && length != 0);
+  const bool range_ok =
+      (flags & IBV_REREG_MR_CHANGE_TRANSLATION) == 0 || (addr != nullptr && length != 0);
   const bool pd_ok = (flags & IBV_REREG_MR_CHANGE_PD) == 0 || pd != nullptr;
   if (flags == 0 || (flags & ~all) != 0 || !rights_ok || !range_ok || !pd_ok) {
     errno = EINVAL;
@@ -143,7 +144,8 @@ int rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* addr, size_t length, int a
     errno = EFAULT;
     return IBV_REREG_MR_ERR_CMD;
   }
-  const int rc = context->regions().change(mr, flags, pd, addr, length, static_cast<unsigned>(access));
+  const int rc =
+      context->regions().change(mr, flags, pd, addr, length, static_cast<unsigned>(access));
   context->barrier();
   if (rc != 0) {
     errno = rc;

@@ -80,8 +80,8 @@ ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
 ibv_qp* create_qp_ex(ibv_context* verbs, ibv_qp_init_attr_ex* attr) {
   const auto create = provider::ops(verbs).create_qp_ex;
   const auto context = find(verbs);
-  const bool managed = context && (attr->comp_mask & IBV_QP_INIT_ATTR_PD) != 0 &&
-                       asks_for_managed(*attr);
+  const bool managed =
+      context && (attr->comp_mask & IBV_QP_INIT_ATTR_PD) != 0 && asks_for_managed(*attr);
   const bool one_sided = attr->qp_type == IBV_QPT_RC || attr->qp_type == IBV_QPT_UC;
   uint32_t extra = managed && one_sided ? own_sends : 0;
   ibv_qp* qp = nullptr;
@@ -173,8 +173,7 @@ namespace {
 void manage_srq(const std::shared_ptr<Context>& context, ibv_srq* srq, ibv_pd* pd,
                 const ibv_srq_attr& attr) {
   interpose::patch_data_path(srq->context);
-  Objects::get().srqs.insert(srq,
-                             std::make_shared<Srq>(context, context->pd(pd), srq, attr));
+  Objects::get().srqs.insert(srq, std::make_shared<Srq>(context, context->pd(pd), srq, attr));
   interpose::add_srq(srq, true);
 }
 
@@ -198,8 +197,8 @@ ibv_srq* create_srq_ex(ibv_context* verbs, ibv_srq_init_attr_ex* attr) {
     const provider::Inside inside;
     srq = provider::ops(verbs).create_srq_ex(verbs, attr);
   }
-  const bool basic = (attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) == 0 ||
-                     attr->srq_type == IBV_SRQT_BASIC;
+  const bool basic =
+      (attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) == 0 || attr->srq_type == IBV_SRQT_BASIC;
   if (srq != nullptr && basic && (attr->comp_mask & IBV_SRQ_INIT_ATTR_PD) != 0)
     if (const auto context = find(verbs))
       manage_srq(context, srq, attr->pd, attr->attr);

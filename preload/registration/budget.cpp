@@ -7,7 +7,8 @@
 
 namespace adverb::registration {
 uint64_t staging_bytes() {
-  static const uint64_t bytes = std::min<uint64_t>(policy::current().staging(), memory::memlock_left() / 4);
+  static const uint64_t bytes =
+      std::min<uint64_t>(policy::current().staging(), memory::memlock_left() / 4);
   return bytes;
 }
 

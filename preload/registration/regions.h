@@ -44,13 +44,13 @@ struct Grant {
 };
 
 struct Region {
-  ibv_mr mr{};          // what an unpinned region's program holds
+  ibv_mr mr{};            // what an unpinned region's program holds
   ibv_mr* real = nullptr; // the provider's MR of a pinned region
   ibv_pd* pd = nullptr;
-  uintptr_t start = 0; // address of the first byte in this process
-  uint64_t iova = 0;   // address of the first byte in work requests
-  uint64_t length = 0; // bytes
-  unsigned access = 0; // IBV_ACCESS_*
+  uintptr_t start = 0;      // address of the first byte in this process
+  uint64_t iova = 0;        // address of the first byte in work requests
+  uint64_t length = 0;      // bytes
+  unsigned access = 0;      // IBV_ACCESS_*
   std::shared_ptr<Key> key; // unpinned only
   std::vector<std::unique_ptr<Window>> windows;
   std::vector<std::shared_ptr<Grant>> grants;

@@ -43,7 +43,8 @@ Slab* Staging::new_slab(size_t block_bytes) {
   auto slab = std::make_unique<Slab>();
   slab->owner = this;
   slab->block_bytes = block_bytes;
-  void* memory = mmap(nullptr, slab_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* memory =
+      mmap(nullptr, slab_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED)
     return nullptr;
   slab->memory = static_cast<std::byte*>(memory);

@@ -54,7 +54,8 @@ void Regions::shrink_idle(uint64_t limit) {
   }
 }
 
-Window* Regions::window_for(Region& region, uintptr_t start, size_t length, bool receive, int& why) {
+Window* Regions::window_for(Region& region, uintptr_t start, size_t length, bool receive,
+                            int& why) {
   for (auto& window : region.windows) {
     if (window->start > start || window->end < start + length)
       continue;
@@ -76,9 +77,8 @@ Window* Regions::window_for(Region& region, uintptr_t start, size_t length, bool
   const auto address = region.iova + (from - region.start);
   const int access = static_cast<int>(region.access & IBV_ACCESS_LOCAL_WRITE);
   auto* at = reinterpret_cast<void*>(from);
-  window->mr = address == from
-                   ? real.ibv_reg_mr(region.pd, at, bytes, access)
-                   : real.ibv_reg_mr_iova(region.pd, at, bytes, address, access);
+  window->mr = address == from ? real.ibv_reg_mr(region.pd, at, bytes, access)
+                               : real.ibv_reg_mr_iova(region.pd, at, bytes, address, access);
   if (window->mr == nullptr) {
     why = errno;
     return nullptr;
@@ -140,8 +140,7 @@ void Regions::release(Staging& staging, Hold& hold) noexcept {
         std::erase_if(orphans_, [&](const auto& w) { return w.get() == window; });
       } else {
         if (window->forced_bytes != 0) {
-          observe::gauge_add(Gauge::recv_forced_bytes,
-                             -static_cast<int64_t>(window->forced_bytes));
+          observe::gauge_add(Gauge::recv_forced_bytes, -static_cast<int64_t>(window->forced_bytes));
           window->forced_bytes = 0;
         }
         idle_.push_back(window);
@@ -157,8 +156,8 @@ std::shared_ptr<Grant> Regions::grant(uint32_t key, uint64_t address, uint64_t l
                                       unsigned access) {
   const std::shared_lock regions(lock_);
   Region* region = find_key(key);
-  if (region == nullptr || region->pinned() || address < region->iova ||
-      length > region->length || address - region->iova > region->length - length)
+  if (region == nullptr || region->pinned() || address < region->iova || length > region->length ||
+      address - region->iova > region->length - length)
     return nullptr;
   const uintptr_t start = region->start + (address - region->iova);
   const auto [from, to] = window_bounds(*region, start, start + length);

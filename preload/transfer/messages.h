@@ -37,7 +37,7 @@ enum class Status : uint8_t {
 };
 
 enum : uint8_t {
-  last_part = 1,   // the last part of its work request
+  last_part = 1,      // the last part of its work request
   with_immediate = 2, // a WRITE_WITH_IMM: `receive` says which receive its length belongs to
 };
 
@@ -46,15 +46,15 @@ struct RequestHeader {
   uint8_t flags;
   uint16_t zero;
   uint32_t run;
-  uint64_t target;  // handle of the responder's queue pair
-  uint64_t source;  // handle of the initiator's, echoed
-  uint64_t request; // the initiator's sequence number of the work request, echoed
-  uint64_t address; // first byte of this part
+  uint64_t target;        // handle of the responder's queue pair
+  uint64_t source;        // handle of the initiator's, echoed
+  uint64_t request;       // the initiator's sequence number of the work request, echoed
+  uint64_t address;       // first byte of this part
   uint64_t total_address; // first byte of the whole work request
-  uint64_t total;   // bytes of the whole work request
-  uint64_t receive; // with_immediate: count of receive-consuming messages up to this one
+  uint64_t total;         // bytes of the whole work request
+  uint64_t receive;       // with_immediate: count of receive-consuming messages up to this one
   uint32_t key;
-  uint32_t length;  // bytes of this part
+  uint32_t length; // bytes of this part
 };
 static_assert(sizeof(RequestHeader) == 72 && std::is_trivially_copyable_v<RequestHeader>);
 
@@ -65,7 +65,7 @@ struct ReplyHeader {
   uint32_t run;
   uint64_t source;
   uint64_t request;
-  uint64_t offset; // of a READ's payload in its work request
+  uint64_t offset;      // of a READ's payload in its work request
   uint64_t grant;       // grant: its id, for `release`
   uint64_t grant_start; // grant: the addresses `rkey` covers, as work requests use them
   uint64_t grant_bytes;

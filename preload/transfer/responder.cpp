@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "transfer/responder.h"
+#include "link/service.h"
 #include "memory/copy.h"
 #include "observe/counters.h"
 #include "observe/log.h"
-#include "link/service.h"
 #include "transfer/initiator.h"
 
 namespace adverb::transfer {
@@ -35,8 +35,8 @@ namespace {
 
 Status write(Target& target, const RequestHeader& r, std::span<const std::byte> payload) {
   std::byte* all = nullptr;
-  if (target.regions().remote(target.pd(), r.key, r.total_address, r.total,
-                              IBV_ACCESS_REMOTE_WRITE, all) != registration::Check::ok)
+  if (target.regions().remote(target.pd(), r.key, r.total_address, r.total, IBV_ACCESS_REMOTE_WRITE,
+                              all) != registration::Check::ok)
     return Status::refused;
   std::byte* to = all + (r.address - r.total_address);
   const bool last = (r.flags & last_part) != 0;
@@ -144,7 +144,8 @@ bool Responder::serve(const link::RxBuffer& message) {
     return true;
   }
   const RequestHeader& r = parsed->header;
-  if (Target* target = Targets::get().find(r.target); target != nullptr && !target->settle_receives()) {
+  if (Target* target = Targets::get().find(r.target);
+      target != nullptr && !target->settle_receives()) {
     retry_soon();
     return false;
   }
@@ -206,7 +207,8 @@ struct InitiatorSide final : link::ChannelUser {
       initiator->on_tx_free();
   }
   void on_down(link::Channel& channel) override {
-    // The channel owns its Initiator and the Initiator its channel; the end of the link unties them.
+    // The channel owns its Initiator and the Initiator its channel; the end of the link unties
+    // them.
     const auto user = std::move(channel.user_data);
     if (auto* initiator = static_cast<Initiator*>(user.get()))
       initiator->on_down();
