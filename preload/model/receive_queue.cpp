@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "model/receive_queue.h"
-#include "memory/copy.h"
 #include "model/context.h"
 #include "model/cq.h"
 #include "observe/counters.h"
@@ -99,12 +98,13 @@ std::optional<uint64_t> ReceiveQueue::complete(ibv_wc& wc) {
     for (uint32_t i = 0; i < slot.sges && left != 0; ++i) {
       const uint32_t bytes = std::min(left, lengths(index)[i]);
       const auto& hold = holds(index)[i];
-      if (hold.block && !memory::write(hold.program, hold.block.data, bytes)) {
-        // The message is here but its buffer is gone, which pinned memory cannot be.
+      if (hold.block && !context_.regions().deliver(hold, bytes)) {
+        // The message is here but its region is deregistered or its memory gone; a device would
+        // have found out before it acknowledged.
         wc.status = IBV_WC_LOC_PROT_ERR;
         if (observe::log_every("receive-gone", 1))
           observe::log_error("a received message of {} bytes met a buffer that the program has "
-                             "unmapped or protected; its completion says so",
+                             "deregistered, unmapped or protected; its completion says so",
                              wc.byte_len);
         break;
       }

@@ -2,7 +2,6 @@
 // The queue itself: append, decide, issue in order, retire in order. The ways themselves are in
 // send_offload.cpp and send_unload.cpp.
 #include "model/send_queue.h"
-#include "memory/copy.h"
 #include "model/qp.h"
 #include "observe/counters.h"
 #include "observe/log.h"
@@ -280,7 +279,7 @@ void SendQueue::finish_copies(SendRequest& r) {
     return;
   for (int i = 0; i < r.wr.num_sge; ++i) {
     const auto& hold = holds(r)[i];
-    if (hold.block && !memory::write(hold.program, hold.block.data, r.wr.sg_list[i].length))
+    if (hold.block && !qp_.regions().deliver(hold, r.wr.sg_list[i].length))
       r.result.wc.status = IBV_WC_LOC_PROT_ERR;
   }
 }

@@ -25,7 +25,11 @@ constexpr unsigned known_rights =
 // Rights that only a real MR can carry (windows bound to it, on-demand paging asked for by the
 // program, persistence, zero-based addresses), rights the device would refuse, and empty regions
 // are the provider's to judge.
-bool may_be_unpinned(size_t length, unsigned access) {
+bool may_be_unpinned(const void* start, size_t length, unsigned access) {
+  // A range that runs over the end of the address space, by bytes or by pages, is EINVAL in stock.
+  const auto first = reinterpret_cast<uintptr_t>(start);
+  if (first + length < first || ((first + length + 4095) & ~uintptr_t{4095}) < first)
+    return false;
   if ((access & ~known_rights) != 0 || length == 0)
     return false;
   const unsigned needs_local = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
@@ -41,7 +45,7 @@ ibv_mr* reg(ibv_pd* pd, void* start, size_t length, uint64_t iova, unsigned acce
     return stock();
   }
   const auto& policy = policy::current();
-  if (may_be_unpinned(length, access) &&
+  if (may_be_unpinned(start, length, access) &&
       policy.region({context->device(), length, access}) == policy::Backend::none) {
     // The kernel asks for write permission whenever the device may write.
     const bool writable =
@@ -130,7 +134,7 @@ int rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* addr, size_t length, int a
   constexpr int all =
       IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS;
   const bool rights_ok = (flags & IBV_REREG_MR_CHANGE_ACCESS) == 0 ||
-                         may_be_unpinned(1, static_cast<unsigned>(access));
+                         may_be_unpinned(nullptr, 1, static_cast<unsigned>(access));
   const bool range_ok =
       (flags & IBV_REREG_MR_CHANGE_TRANSLATION) == 0 || (addr != nullptr && length != 0);
   const bool pd_ok = (flags & IBV_REREG_MR_CHANGE_PD) == 0 || pd != nullptr;

@@ -30,8 +30,10 @@ std::shared_ptr<Key> KeyPool::take() {
     const auto value = reserve();
     if (!value)
       return nullptr;
-    if (!told_real_.contains(*value))
-      return std::make_shared<Key>(*this, *value);
+    if (told_real_.contains(*value))
+      continue;
+    owned_.insert(*value);
+    return std::make_shared<Key>(*this, *value);
   }
   errno = ENOMEM;
   return nullptr;
@@ -71,6 +73,11 @@ void KeyPool::give_back(uint32_t key) {
   free_.push_back(key);
 }
 
+bool KeyPool::owns(uint32_t key) const {
+  const std::lock_guard hold(lock_);
+  return owned_.contains(key);
+}
+
 void KeyPool::told_real(uint32_t key) {
   const std::lock_guard hold(lock_);
   told_real_.insert(key);
@@ -90,6 +97,7 @@ void KeyPool::close() {
   }
   reserved_.clear();
   free_.clear();
+  owned_.clear();
   if (pd_ != nullptr)
     provider::real().ibv_dealloc_pd(pd_);
   pd_ = nullptr;

@@ -46,6 +46,9 @@ public:
   // A reserved key, or nullptr with errno set when the device gives no more.
   std::shared_ptr<Key> take();
 
+  // True for a key this pool reserved, in use by a region or not.
+  bool owns(uint32_t key) const;
+
   // A peer was told that `key` is a real key; it may cache that, so the key must not become a
   // virtual one in this process's lifetime.
   void told_real(uint32_t key);
@@ -65,11 +68,12 @@ private:
   };
 
   ibv_context* context_;
-  std::mutex lock_;
+  mutable std::mutex lock_;
   ibv_pd* pd_ = nullptr; // adverb's own, so that the program's PDs can go when it wants
   bool no_windows_ = false;
   std::vector<Reserved> reserved_;
   std::deque<uint32_t> free_;
+  std::unordered_set<uint32_t> owned_;
   std::unordered_set<uint32_t> told_real_;
 };
 

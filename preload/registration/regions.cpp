@@ -79,6 +79,7 @@ std::unique_ptr<Region> Regions::remove(ibv_mr* mr) {
     if (it == by_mr_.end())
       return nullptr;
     region = std::move(it->second);
+    *region->alive = false;
     by_mr_.erase(it);
     const auto key = by_key_.find(region->pinned() ? region->real->lkey : region->mr.lkey);
     if (key != by_key_.end() && key->second == region.get())

@@ -54,6 +54,7 @@ struct Region {
   std::shared_ptr<Key> key; // unpinned only
   std::vector<std::unique_ptr<Window>> windows;
   std::vector<std::shared_ptr<Grant>> grants;
+  std::shared_ptr<bool> alive = std::make_shared<bool>(true); // written under the maps' lock
 
   bool pinned() const noexcept { return real != nullptr; }
 };
@@ -70,7 +71,8 @@ enum class Check { ok, bad_key, bad_range, bad_rights };
 struct Hold {
   Window* window = nullptr;
   Block block;
-  std::byte* program = nullptr; // what the block stands for
+  std::byte* program = nullptr;      // what the block stands for
+  std::shared_ptr<const bool> alive; // false once the region of `program` is gone
   explicit operator bool() const noexcept { return window != nullptr || block; }
 };
 
@@ -97,6 +99,8 @@ public:
   Check remote(const ibv_pd* pd, uint32_t key, uint64_t address, uint64_t length, unsigned right,
                std::byte*& data) const;
   bool is_virtual(uint32_t key) const;
+  // A key that only ever names unpinned regions, whether one is registered under it now or not.
+  bool is_reserved(uint32_t key) const { return keys_.owns(key); }
   void told_real(uint32_t key) { keys_.told_real(key); }
 
   // Makes an element usable by the device. Small ones are staged (`copy_in`: the bytes are copied
@@ -106,6 +110,9 @@ public:
   int localize(const ibv_pd* pd, Staging& staging, uint64_t copy_below, unsigned rights,
                bool copy_in, bool receive, ibv_sge& sge, Hold& hold);
   void release(Staging& staging, Hold& hold) noexcept;
+  // Copies the first `bytes` of a staged element to the program. False: its region is gone, or the
+  // memory is. Deregistration waits for a copy that has begun.
+  bool deliver(const Hold& hold, size_t bytes) const;
 
   std::shared_ptr<Grant> grant(uint32_t key, uint64_t address, uint64_t length, unsigned access);
   void revoke(const std::shared_ptr<Grant>& grant) noexcept;

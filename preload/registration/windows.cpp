@@ -114,6 +114,7 @@ int Regions::localize(const ibv_pd* pd, Staging& staging, uint64_t copy_below, u
       observe::count(Counter::staging_copies);
       observe::count(Counter::staging_bytes, sge.length);
       hold.block = block;
+      hold.alive = region->alive;
       hold.program = reinterpret_cast<std::byte*>(start);
       sge.addr = reinterpret_cast<uintptr_t>(block.data);
       sge.lkey = block.lkey;
@@ -150,6 +151,11 @@ void Regions::release(Staging& staging, Hold& hold) noexcept {
     }
   }
   hold = {};
+}
+
+bool Regions::deliver(const Hold& hold, size_t bytes) const {
+  const std::shared_lock regions(lock_);
+  return *hold.alive && memory::write(hold.program, hold.block.data, bytes);
 }
 
 std::shared_ptr<Grant> Regions::grant(uint32_t key, uint64_t address, uint64_t length,

@@ -80,7 +80,7 @@ Status Responder::execute(const RequestHeader& r, std::span<const std::byte> pay
     return Status::refused;
   const auto kind = static_cast<Kind>(r.kind);
   if (kind == Kind::query) {
-    if (target->regions().is_virtual(r.key))
+    if (target->regions().is_reserved(r.key))
       return Status::ok;
     target->regions().told_real(r.key);
     return Status::not_virtual;
@@ -98,7 +98,7 @@ Status Responder::execute(const RequestHeader& r, std::span<const std::byte> pay
                       : kind == Kind::read ? Right::read
                                            : Right::atomic;
   Status status = Status::refused;
-  if (!target->regions().is_virtual(r.key)) {
+  if (!target->regions().is_reserved(r.key)) {
     target->regions().told_real(r.key);
     status = Status::not_virtual;
   } else if (!target->allows(right)) {
