@@ -72,8 +72,7 @@ bool parse_address(const char* hex, bool v6, in6_addr& address) {
 bool parse_socket(const char* line, bool v6, End& local, End& remote, unsigned& uid) {
   char from[33] = {};
   char to[33] = {};
-  return sscanf(line,
-                " %*u: %32[0-9A-F]:%x %32[0-9A-F]:%x %*x %*x:%*x %*x:%*x %*x %u", from,
+  return sscanf(line, " %*u: %32[0-9A-F]:%x %32[0-9A-F]:%x %*x %*x:%*x %*x:%*x %*x %u", from,
                 &local.port, to, &remote.port, &uid) == 5 &&
          parse_address(from, v6, local.address) && parse_address(to, v6, remote.address);
 }

@@ -130,7 +130,8 @@ bool Broker::serve() {
   sockaddr_un address;
   const socklen_t bytes = abstract_address(name_for(port_, for_all_users_, geteuid()), address);
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0 || bind(fd, reinterpret_cast<sockaddr*>(&address), bytes) != 0 || listen(fd, 128) != 0) {
+  if (fd < 0 || bind(fd, reinterpret_cast<sockaddr*>(&address), bytes) != 0 ||
+      listen(fd, 128) != 0) {
     if (fd >= 0)
       close(fd);
     return false;
@@ -361,8 +362,8 @@ void Broker::add(const wire::Id& gid, uint32_t qpn) {
 
 void Broker::remove(const wire::Id& gid, uint32_t qpn) {
   const std::lock_guard hold(lock_);
-  const auto at = std::find_if(mine_.begin(), mine_.end(),
-                               [&](const auto& r) { return same(r, gid, qpn); });
+  const auto at =
+      std::find_if(mine_.begin(), mine_.end(), [&](const auto& r) { return same(r, gid, qpn); });
   if (at == mine_.end())
     return;
   mine_.erase(at);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // One port per host for many processes: the first adverb process of a user serves policy link.port
-// and hands each connection to the process that owns the queue pair it asks for, over a Unix socket;
-// when it exits another takes over. A root-run `adverb broker` serves all users.
+// and hands each connection to the process that owns the queue pair it asks for, over a Unix
+// socket; when it exits another takes over. A root-run `adverb broker` serves all users.
 //
 // The Unix sockets are abstract names, so each network namespace has its own; who connects is known
-// by SO_PEERCRED: a process follows a broker of its own uid or of root, and a broker of a user takes
-// members of that user only.
+// by SO_PEERCRED: a process follows a broker of its own uid or of root, and a broker of a user
+// takes members of that user only.
 #pragma once
 
 #include "link/connection.h"
@@ -61,7 +61,7 @@ private:
   std::shared_ptr<Connection> broker_; // member: to the broker
   int unix_fd_ = -1;                   // serving
   int tcp_fd_ = -1;
-  std::chrono::milliseconds tcp_again_; // until the port is tried again
+  std::chrono::milliseconds tcp_again_;             // until the port is tried again
   std::unordered_multimap<uint32_t, Owner> owners_; // serving: by queue pair number
   std::set<std::shared_ptr<Connection>> members_;
   std::set<std::shared_ptr<Connection>> strangers_; // no hello yet

@@ -40,7 +40,8 @@ std::shared_ptr<Channel> Channel::create(std::shared_ptr<Device> device, Role ro
   c->credits_ = credits;
   const uint32_t sends = credits + proofs;
   c->bytes_ = sends * d.message_max();
-  void* memory = mmap(nullptr, c->bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* memory =
+      mmap(nullptr, c->bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED)
     return nullptr;
   c->memory_ = static_cast<std::byte*>(memory);
@@ -174,8 +175,8 @@ std::byte* Channel::acquire() noexcept {
 
 void Channel::abandon(std::byte* message) noexcept {
   const std::lock_guard hold(lock_);
-  free_.push_back(static_cast<uint32_t>(static_cast<size_t>(message - memory_) /
-                                        device_->message_max()));
+  free_.push_back(
+      static_cast<uint32_t>(static_cast<size_t>(message - memory_) / device_->message_max()));
 }
 
 void Channel::send(std::byte* message, size_t bytes) noexcept {
@@ -215,7 +216,8 @@ void Channel::on_received(RxBuffer message) {
     return;
   if (!proven_) {
     const auto bytes = message.bytes();
-    proven_ = !nonce_.empty() && std::equal(bytes.begin(), bytes.end(), nonce_.begin(), nonce_.end());
+    proven_ =
+        !nonce_.empty() && std::equal(bytes.begin(), bytes.end(), nonce_.begin(), nonce_.end());
     if (!proven_) {
       observe::count(observe::Counter::auth_failures);
       observe::log_warn("a peer could not prove that it owns the queue pair it spoke for");

@@ -16,7 +16,7 @@ constexpr size_t queue_max = 1 << 20; // a peer that does not read is not worth 
 // Reads in one turn: more than a Unix socket's buffer holds, so that poll_now() sees all that was
 // sent before, and an end to what one fast sender gets.
 constexpr int reads_at_once = 64;
-}
+} // namespace
 
 std::shared_ptr<Connection> Connection::make(int fd) {
   own_fd(fd);

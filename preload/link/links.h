@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-// Finds the peer process of a queue pair and binds the two: directory of this process's queue pairs,
-// control connections in both directions, companion queue pairs.
+// Finds the peer process of a queue pair and binds the two: directory of this process's queue
+// pairs, control connections in both directions, companion queue pairs.
 //
 // A link is directional: the process that initiates operations opens it and sends requests; the
 // peer's own requests travel over a link of its own. So nothing has to be agreed between two sides

@@ -86,10 +86,9 @@ Answer Directory::match(const wire::Bind& bind, LocalQp& qp) const {
       answer = Answer::not_ready;
       continue;
     }
-    const bool path = candidate.ah.is_global != 0
-                          ? id_of(candidate.ah.grh.dgid) == bind.sgid &&
-                                id_of(candidate.sgid) == bind.dgid
-                          : candidate.ah.dlid == bind.slid;
+    const bool path = candidate.ah.is_global != 0 ? id_of(candidate.ah.grh.dgid) == bind.sgid &&
+                                                        id_of(candidate.sgid) == bind.dgid
+                                                  : candidate.ah.dlid == bind.slid;
     if (path && candidate.dest_qpn == bind.sqpn) {
       qp = candidate;
       return Answer::ok;
@@ -122,8 +121,7 @@ void Owner::accept(int fd, const wire::Hello& hello) {
     ack.answer = static_cast<uint32_t>(Answer::no_resources);
   } else if (settings.key.empty()) {
     in6_addr from{};
-    link->trusted =
-        same_host_and_uid(fd) || (remote_address(fd, from) && settings.allowed(from));
+    link->trusted = same_host_and_uid(fd) || (remote_address(fd, from) && settings.allowed(from));
     if (!link->trusted)
       ack.answer = static_cast<uint32_t>(Answer::refused);
   } else {
@@ -210,8 +208,8 @@ void Owner::on_bind(const std::shared_ptr<Link>& link, const wire::Bind& bind) {
       for (auto it = waiting_.begin(); it != waiting_.end(); ++it)
         if (it->bind.handle == handle) {
           if (const auto l = it->link.lock())
-            l->connection->send(wire::frame(
-                wire::BindAck{handle, 0, static_cast<uint32_t>(answer), 0}));
+            l->connection->send(
+                wire::frame(wire::BindAck{handle, 0, static_cast<uint32_t>(answer), 0}));
           waiting_.erase(it);
           return;
         }
@@ -258,11 +256,11 @@ void Owner::on_companion(const std::shared_ptr<Link>& link, const wire::Companio
       const auto bytes = std::as_bytes(std::span(id));
       return std::vector(bytes.begin(), bytes.end());
     };
-    channel->expect_proof(as_bytes(ack.nonce),
-                          [weak = std::weak_ptr(channel), nonce = as_bytes(request.nonce)](bool ok) {
-                            if (const auto c = weak.lock(); c && ok)
-                              c->send_proof(nonce);
-                          });
+    channel->expect_proof(as_bytes(ack.nonce), [weak = std::weak_ptr(channel),
+                                                nonce = as_bytes(request.nonce)](bool ok) {
+      if (const auto c = weak.lock(); c && ok)
+        c->send_proof(nonce);
+    });
     std::erase_if(link->channels, [](const auto& c) { return c->down(); });
     link->channels.push_back(channel);
     ack.qpn = channel->qpn();
@@ -271,8 +269,9 @@ void Owner::on_companion(const std::shared_ptr<Link>& link, const wire::Companio
     ack.message_max = static_cast<uint32_t>(channel->message_max());
     ack.answer = static_cast<uint32_t>(Answer::ok);
   } else if (observe::log_every("companion", 10)) {
-    observe::log_warn("no companion queue pair can be made for a peer; it will treat this process's "
-                      "regions as stock");
+    observe::log_warn(
+        "no companion queue pair can be made for a peer; it will treat this process's "
+        "regions as stock");
   }
   link->connection->send(wire::frame(ack));
 }

@@ -30,8 +30,7 @@ private:
 // Service thread only.
 class Owner {
 public:
-  Owner(Directory& directory, const wire::Id& process)
-      : directory_(directory), process_(process) {}
+  Owner(Directory& directory, const wire::Id& process) : directory_(directory), process_(process) {}
 
   void accept(int fd, const wire::Hello& hello);
   // A queue pair of this process has reached RTR: binds that waited for it are answered.

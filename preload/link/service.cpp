@@ -55,7 +55,8 @@ void Service::after_fork_child() {
   new (&starting) std::mutex;
 }
 
-Service::Service() : epoll_(epoll_create1(EPOLL_CLOEXEC)), event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+Service::Service()
+    : epoll_(epoll_create1(EPOLL_CLOEXEC)), event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   own_fd(epoll_);
   own_fd(event_);
   epoll_event ev{};

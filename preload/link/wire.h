@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-// Control messages between processes, over TCP and over the broker's Unix socket: a fixed header and
-// a fixed payload per type, little-endian, no padding. Version 1 is understood for ever.
+// Control messages between processes, over TCP and over the broker's Unix socket: a fixed header
+// and a fixed payload per type, little-endian, no padding. Version 1 is understood for ever.
 //
-//   initiator -> owner            owner -> initiator
-//   hello                         hello_ack           who is who; with a key, proof of it
-//   auth (with a key)                                 the initiator's proof
-//   bind                          bind_ack            is this queue pair yours and connected to mine
-//   companion                     companion_ack       queue pair numbers, credits; then each side's
-//                                                     first message on it is the other's nonce
+//   initiator -> owner        owner -> initiator
+//   hello                     hello_ack        who is who; with a key, proof of it
+//   auth (with a key)                          the initiator's proof
+//   bind                      bind_ack         is this queue pair yours and connected to mine
+//   companion                 companion_ack    queue pair numbers, credits; then each side's
+//                                              first message on it is the other's nonce
 // Over the Unix socket a process registers and withdraws queue pairs; the broker hands it
 // connections (`handed`, with the descriptor and the hello that was read).
 #pragma once
@@ -43,10 +43,10 @@ enum class Type : uint16_t {
 
 enum class Answer : uint32_t {
   ok = 0,
-  no_such_qp,   // nobody here owns it
-  mismatch,     // it is connected to somebody else
-  not_ready,    // it did not reach RTR in time
-  refused,      // not allowed, or failed to prove itself
+  no_such_qp, // nobody here owns it
+  mismatch,   // it is connected to somebody else
+  not_ready,  // it did not reach RTR in time
+  refused,    // not allowed, or failed to prove itself
   wrong_version,
   no_resources,
 };

@@ -19,6 +19,7 @@ if serves; then
   vm-barrier verify.listening
   vm-barrier verify.done
   sed 's/^/# server: /' "$scratch"/server.* | head -n 40
+  # shellcheck disable=SC2046 # one process id per word
   kill $(jobs -p) 2> /dev/null
   wait
   exit 0
