@@ -49,7 +49,7 @@ public:
   };
   Qp(Parts parts, ibv_qp* qp, ibv_qp_type type, const ibv_qp_cap& cap, bool all_signaled,
      uint32_t extra_send);
-  ~Qp();
+  virtual ~Qp();
 
   // The program's calls.
   int post_send(ibv_send_wr* wr, ibv_send_wr** bad);
