@@ -83,7 +83,7 @@ struct Seeker::Host {
   std::string name;
   std::vector<std::shared_ptr<Link>> links; // ready ones
   bool connecting = false;
-  bool known = false; // has answered as adverb before
+  bool known = false;                          // has answered as adverb before
   std::deque<std::shared_ptr<Search>> waiting; // for the connection under way
   Clock::time_point stock_until{};
 };
@@ -103,9 +103,10 @@ void Seeker::bind(const LocalQp& qp, std::function<void(Bound)> done) {
   const auto address = peer_address(qp);
   if (!address) {
     if (observe::log_once("unresolvable"))
-      observe::log_warn("the peer of queue pair {} on {} has no IP address that can be known; treated "
-                        "as stock; name it in the policy's link.peers",
-                        qp.qpn, qp.device->name);
+      observe::log_warn(
+          "the peer of queue pair {} on {} has no IP address that can be known; treated "
+          "as stock; name it in the policy's link.peers",
+          qp.qpn, qp.device->name);
     finish(search, {Verdict::stock, nullptr, 0, "peer address unknown"});
     return;
   }
@@ -190,8 +191,8 @@ void Seeker::connect(Host& host, const std::shared_ptr<Search>& first) {
   const int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   sockaddr_in6 to = host.address;
   to.sin6_port = htons(settings.port);
-  if (fd < 0 || (::connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof to) != 0 &&
-                 errno != EINPROGRESS)) {
+  if (fd < 0 ||
+      (::connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof to) != 0 && errno != EINPROGRESS)) {
     const bool refused = errno == ECONNREFUSED;
     if (fd >= 0)
       close(fd);
@@ -238,9 +239,9 @@ void Seeker::no_link(Host& host, const std::shared_ptr<Link>& link, Answer answe
   host.waiting.clear();
   if (host_wide)
     host.stock_until = Clock::now() + remember;
-  const Verdict verdict =
-      answer == Answer::refused || answer == Answer::wrong_version ? Verdict::refused
-                                                                   : Verdict::stock;
+  const Verdict verdict = answer == Answer::refused || answer == Answer::wrong_version
+                              ? Verdict::refused
+                              : Verdict::stock;
   if (verdict == Verdict::stock)
     observe::count(Counter::hellos_stock);
   finish(link->first, {verdict, nullptr, 0, why});
@@ -329,7 +330,10 @@ void Seeker::on_hello_ack(const std::shared_ptr<Link>& link, const wire::HelloAc
     return fail(Answer::no_such_qp, "the peer's process does not run adverb");
   if (ack.answer != 0)
     return fail(Answer::refused, "not allowed by the peer's policy (link.allow)");
-  if (!policy::current().link().key.empty()) {
+  if (policy::current().link().key.empty()) {
+    if (ack.mac != wire::Mac{})
+      return fail(Answer::refused, "the peer asks for the key of a link.key_file");
+  } else {
     if (!equal(ack.mac, prove('o', link->nonce, ack.nonce))) {
       observe::count(Counter::auth_failures);
       return fail(Answer::refused, "the peer does not know the key of link.key_file");
@@ -372,7 +376,8 @@ void Seeker::on_bind_ack(const std::shared_ptr<Link>& link, const wire::BindAck&
   }
 }
 
-void Seeker::want_channel(const std::shared_ptr<Link>& link, const std::shared_ptr<Search>& search) {
+void Seeker::want_channel(const std::shared_ptr<Link>& link,
+                          const std::shared_ptr<Search>& search) {
   Link::Path& path = link->paths[path_key(search->qp)];
   if (path.channel && path.channel->down()) {
     auto waiting = std::move(path.waiting);
@@ -426,9 +431,8 @@ void Seeker::on_companion_ack(const std::shared_ptr<Link>& link, const wire::Com
     if (!ok)
       link->paths.erase(found);
   };
-  if (ack.answer != 0 ||
-      path.channel->connect(path.qp.ah, path.qp.mtu, ack.qpn, ack.psn, ack.credits,
-                            ack.message_max) != 0) {
+  if (ack.answer != 0 || path.channel->connect(path.qp.ah, path.qp.mtu, ack.qpn, ack.psn,
+                                               ack.credits, ack.message_max) != 0) {
     settle(false);
     return;
   }

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// Two or three processes that link over the loopback device, one story per case. The parent never
+// touches adverb, so that every child starts as a fresh process would.
+#pragma once
+
+#include "link/links.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fcntl.h>
+#include <functional>
+#include <future>
+#include <mutex>
+#include <netinet/in.h>
+#include <poll.h>
+#include <string>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <vector>
+
+namespace link_test {
+
+using namespace std::chrono_literals;
+using namespace adverb;
+
+[[noreturn]] inline void fail(const char* what, int line) {
+  fprintf(stderr, "# line %d: %s\n", line, what);
+  _exit(1);
+}
+#define CHECK_THAT(condition)                                                                      \
+  do {                                                                                             \
+    if (!(condition))                                                                              \
+      link_test::fail(#condition, __LINE__);                                                       \
+  } while (false)
+
+// A child process and the line of one-byte words between it and the parent.
+class Node {
+public:
+  using Story = std::function<void(Node&)>;
+  Node(const std::string& policy, const Story& story) {
+    int pair[2];
+    CHECK_THAT(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0);
+    pid_ = fork();
+    if (pid_ == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      setenv("ADVERB_POLICY", policy.c_str(), 1);
+      fd_ = pair[1];
+      close(pair[0]);
+      story(*this);
+      fflush(nullptr);
+      _exit(0);
+    }
+    fd_ = pair[0];
+    close(pair[1]);
+  }
+  ~Node() {
+    if (pid_ > 0)
+      kill();
+    close(fd_);
+  }
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
+
+  void say(char word) { CHECK_THAT(send(fd_, &word, 1, MSG_NOSIGNAL) == 1); }
+  bool hear(char word) {
+    pollfd p{fd_, POLLIN, 0};
+    char got = 0;
+    return ::poll(&p, 1, 30000) == 1 && recv(fd_, &got, 1, 0) == 1 && got == word;
+  }
+  // For the parent.
+  bool ended_well() {
+    int status = -1;
+    waitpid(pid_, &status, 0);
+    pid_ = -1;
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  }
+  void kill() {
+    ::kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+    pid_ = -1;
+  }
+  pid_t pid() const { return pid_; }
+
+private:
+  pid_t pid_ = -1;
+  int fd_ = -1;
+};
+
+// Answers every message with the same bytes.
+struct Echo final : link::ChannelUser {
+  void on_message(link::Channel& channel, link::RxBuffer message) override {
+    std::byte* reply = channel.acquire();
+    CHECK_THAT(reply != nullptr); // credits promise it
+    memcpy(reply, message.bytes().data(), message.bytes().size());
+    channel.send(reply, message.bytes().size());
+  }
+  void on_tx_free(link::Channel&) override {}
+  void on_down(link::Channel&) override {}
+};
+
+// Sends messages under credits and checks what comes back.
+struct Asker final : link::ChannelUser {
+  void on_message(link::Channel& channel, link::RxBuffer message) override {
+    const std::lock_guard hold(lock);
+    CHECK_THAT(message.bytes().size() >= 4);
+    uint32_t number = 0;
+    memcpy(&number, message.bytes().data(), sizeof number);
+    CHECK_THAT(number == received); // in order
+    for (size_t i = sizeof number; i < message.bytes().size(); ++i)
+      CHECK_THAT(message.bytes()[i] == std::byte(number + i));
+    CHECK_THAT(message.bytes().size() == bytes_of(received, channel.message_max()));
+    ++received;
+    message.release();
+    pump(channel);
+    changed.notify_all();
+  }
+  void on_tx_free(link::Channel& channel) override {
+    const std::lock_guard hold(lock);
+    pump(channel);
+  }
+  void on_down(link::Channel&) override {
+    const std::lock_guard hold(lock);
+    ++downs;
+    changed.notify_all();
+  }
+
+  static size_t bytes_of(uint32_t number, size_t most) {
+    return number % 7 == 0 ? most : 4 + number * 37 % (most - 4);
+  }
+  void pump(link::Channel& channel) {
+    while (sent < wanted && sent - received < channel.credits()) {
+      std::byte* message = channel.acquire();
+      if (message == nullptr)
+        return;
+      const size_t bytes = bytes_of(sent, channel.message_max());
+      memcpy(message, &sent, sizeof sent);
+      for (size_t i = sizeof sent; i < bytes; ++i)
+        message[i] = std::byte(sent + i);
+      ++sent;
+      channel.send(message, bytes);
+    }
+  }
+  void exchange(link::Channel& channel, uint32_t messages) {
+    std::unique_lock hold(lock);
+    wanted += messages;
+    pump(channel);
+    CHECK_THAT(changed.wait_for(hold, 30s, [&] { return received == wanted; }));
+  }
+  void wait_down(int times) {
+    std::unique_lock hold(lock);
+    CHECK_THAT(changed.wait_for(hold, 30s, [&] { return downs >= times; }));
+    CHECK_THAT(downs == times);
+  }
+
+  std::mutex lock;
+  std::condition_variable changed;
+  uint32_t wanted = 0;
+  uint32_t sent = 0;
+  uint32_t received = 0;
+  int downs = 0;
+};
+
+inline ibv_device* device() {
+  static ibv_device** const list = ibv_get_device_list(nullptr);
+  CHECK_THAT(list != nullptr && list[0] != nullptr);
+  return list[0];
+}
+
+// A queue pair as the model describes one; none has to exist on the device for a link.
+inline link::LocalQp qp(uint32_t qpn, uint64_t handle, uint32_t dest = 0) {
+  static ibv_context* const context = ibv_open_device(device());
+  CHECK_THAT(context != nullptr);
+  link::LocalQp q{};
+  q.device = device();
+  q.qpn = qpn;
+  q.handle = handle;
+  q.type = IBV_QPT_RC;
+  if (dest == 0)
+    return q;
+  q.connected = true;
+  q.dest_qpn = dest;
+  q.mtu = IBV_MTU_1024;
+  q.ah.is_global = 1;
+  q.ah.port_num = 1;
+  q.ah.grh.hop_limit = 64;
+  // The GID of 127.0.0.1, or of the host's own address where the device is a real one.
+  for (int i = 0; i < 16; ++i) {
+    ibv_gid gid{};
+    if (ibv_query_gid(context, 1, i, &gid) != 0)
+      break;
+    if (gid.raw[10] == 0xFF && gid.raw[11] == 0xFF && gid.global.subnet_prefix == 0) {
+      q.ah.grh.sgid_index = static_cast<uint8_t>(i);
+      q.sgid = gid;
+    }
+  }
+  q.ah.grh.dgid = q.sgid;
+  return q;
+}
+
+inline link::Bound bind(const link::LocalQp& q) {
+  std::promise<link::Bound> promise;
+  auto bound = promise.get_future();
+  link::Links::get().bind(q, [&](link::Bound b) { promise.set_value(std::move(b)); });
+  CHECK_THAT(bound.wait_for(30s) == std::future_status::ready);
+  return bound.get();
+}
+
+// Each case has a port, files and a log of its own.
+class Place {
+public:
+  Place() {
+    CHECK_THAT(mkdtemp(directory_.data()) != nullptr);
+    const int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in6 any{};
+    any.sin6_family = AF_INET6;
+    socklen_t bytes = sizeof any;
+    CHECK_THAT(::bind(fd, reinterpret_cast<sockaddr*>(&any), bytes) == 0);
+    getsockname(fd, reinterpret_cast<sockaddr*>(&any), &bytes);
+    port = ntohs(any.sin6_port);
+    close(fd);
+  }
+  ~Place() {
+    for (const auto& file : files_)
+      unlink(file.c_str());
+    rmdir(directory_.c_str());
+  }
+  std::string file(const std::string& name, const std::string& text) {
+    const std::string path = directory_ + "/" + name;
+    const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    CHECK_THAT(write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+    close(fd);
+    files_.push_back(path);
+    return path;
+  }
+  // `key`: the text of the pre-shared key, empty for none.
+  std::string policy(const std::string& key = {}) {
+    std::string link = "\"port\": " + std::to_string(port);
+    if (!key.empty())
+      link += ", \"key_file\": \"" + file("key-" + key, key) + "\"";
+    return file("policy-" + key + ".json", "{\"version\": 1, \"link\": {" + link + "}}\n");
+  }
+  uint16_t port = 0;
+
+private:
+  std::string directory_ = "/tmp/adverb-link-XXXXXX";
+  std::vector<std::string> files_;
+};
+
+} // namespace link_test

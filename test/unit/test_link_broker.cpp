@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// The broker against well-behaved and other strangers, over real sockets. Two brokers in one
+// process behave as two processes would: one serves, the other is its member.
+#include "catch.h"
+#include "link/broker.h"
+#include "observe/counters.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <filesystem>
+#include <netinet/in.h>
+#include <poll.h>
+#include <random>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <thread>
+#include <unistd.h>
+
+using namespace adverb;
+using namespace std::chrono_literals;
+using link::Broker;
+using observe::Counter;
+namespace wire = link::wire;
+
+namespace {
+
+uint16_t free_port() {
+  const int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in6 any{};
+  any.sin6_family = AF_INET6;
+  socklen_t bytes = sizeof any;
+  REQUIRE(bind(fd, reinterpret_cast<sockaddr*>(&any), bytes) == 0);
+  getsockname(fd, reinterpret_cast<sockaddr*>(&any), &bytes);
+  close(fd);
+  return ntohs(any.sin6_port);
+}
+
+// Who was given connections.
+class Inbox {
+public:
+  Broker::Accept accept() {
+    return [this](int fd, const wire::Hello& hello) {
+      const std::lock_guard hold(lock_);
+      got_.emplace_back(fd, hello);
+      changed_.notify_all();
+    };
+  }
+  bool take(uint32_t qpn, int& fd) {
+    std::unique_lock hold(lock_);
+    if (!changed_.wait_for(hold, 20s, [&] { return !got_.empty(); }))
+      return false;
+    fd = got_.back().first;
+    const bool right = got_.back().second.dqpn == qpn;
+    got_.pop_back();
+    return right;
+  }
+
+private:
+  std::mutex lock_;
+  std::condition_variable changed_;
+  std::vector<std::pair<int, wire::Hello>> got_;
+};
+
+// Brokers live as long as the process, as their users' do.
+Broker& make(uint16_t port, Inbox& inbox, bool for_all = false) {
+  auto* broker = new Broker(port, for_all, inbox.accept());
+  REQUIRE(broker->join());
+  return *broker;
+}
+
+Inbox& inbox() {
+  return *new Inbox;
+}
+
+class Stranger {
+public:
+  explicit Stranger(uint16_t port) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(port);
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    REQUIRE(connect(fd_, reinterpret_cast<sockaddr*>(&to), sizeof to) == 0);
+  }
+  ~Stranger() { close(fd_); }
+  Stranger(const Stranger&) = delete;
+  Stranger& operator=(const Stranger&) = delete;
+
+  void send(std::span<const std::byte> bytes) const {
+    ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  }
+  void finish() const { shutdown(fd_, SHUT_WR); }
+  // What comes until the other side ends it, at most `most` bytes; nullopt: neither came in time.
+  std::optional<std::vector<std::byte>> receive(size_t most = 4096) const {
+    std::vector<std::byte> in;
+    while (in.size() < most) {
+      pollfd p{fd_, POLLIN, 0};
+      if (poll(&p, 1, 20000) != 1)
+        return std::nullopt;
+      std::byte buffer[4096];
+      const ssize_t n = recv(fd_, buffer, sizeof buffer, 0);
+      if (n <= 0)
+        break;
+      in.insert(in.end(), buffer, buffer + n);
+    }
+    return in;
+  }
+  bool closed() const {
+    const auto in = receive();
+    return in && in->empty();
+  }
+
+private:
+  int fd_;
+};
+
+wire::Hello hello_for(uint32_t qpn, const wire::Id& dgid = {}) {
+  wire::Hello hello{};
+  hello.dqpn = qpn;
+  hello.dgid = dgid;
+  return hello;
+}
+
+size_t open_descriptors() {
+  size_t n = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd"))
+    ++n;
+  return n;
+}
+
+// A connection between the stranger and whoever was given `fd`.
+bool connected(const Stranger& stranger, int fd) {
+  const std::byte word[] = {std::byte{42}};
+  const bool sent = write(fd, word, 1) == 1;
+  const auto got = stranger.receive(1);
+  close(fd);
+  return sent && got && *got == std::vector(word, word + 1);
+}
+
+} // namespace
+
+TEST_CASE("a hello reaches the process that registered its queue pair") {
+  const uint16_t port = free_port();
+  auto& serving_inbox = inbox();
+  auto& member_inbox = inbox();
+  Broker& serving = make(port, serving_inbox);
+  Broker& member = make(port, member_inbox);
+  serving.add({}, 11);
+  member.add({}, 22);
+  int fd = -1;
+  const Stranger first(port);
+  first.send(wire::frame(hello_for(11)));
+  REQUIRE(serving_inbox.take(11, fd));
+  CHECK(connected(first, fd));
+  const Stranger second(port);
+  second.send(wire::frame(hello_for(22)));
+  REQUIRE(member_inbox.take(22, fd));
+  CHECK(connected(second, fd));
+}
+
+TEST_CASE("a queue pair can be found from the moment its registration returns") {
+  const uint16_t port = free_port();
+  auto& serving_inbox = inbox();
+  auto& member_inbox = inbox();
+  make(port, serving_inbox);
+  Broker& member = make(port, member_inbox);
+  for (uint32_t qpn = 1; qpn <= 300; ++qpn) {
+    const Stranger stranger(port); // the broker may be about to read it before the registration
+    member.add({}, qpn);
+    stranger.send(wire::frame(hello_for(qpn)));
+    int fd = -1;
+    REQUIRE(member_inbox.take(qpn, fd));
+    close(fd);
+    member.remove({}, qpn);
+  }
+}
+
+TEST_CASE("of queue pairs with one number the one at the asked GID is found") {
+  const uint16_t port = free_port();
+  auto& serving_inbox = inbox();
+  auto& member_inbox = inbox();
+  Broker& serving = make(port, serving_inbox);
+  Broker& member = make(port, member_inbox);
+  const wire::Id one{1};
+  const wire::Id two{2};
+  serving.add(one, 7);
+  member.add(two, 7);
+  for (int i = 0; i < 20; ++i) {
+    const bool first = i % 2 == 0;
+    const Stranger stranger(port);
+    stranger.send(wire::frame(hello_for(7, first ? one : two)));
+    int fd = -1;
+    REQUIRE((first ? serving_inbox : member_inbox).take(7, fd));
+    close(fd);
+  }
+}
+
+TEST_CASE("a queue pair nobody registered, or no longer, is answered so") {
+  const uint16_t port = free_port();
+  auto& in = inbox();
+  Broker& serving = make(port, in);
+  serving.add({}, 5);
+  serving.remove({}, 5);
+  for (const uint32_t qpn : {5U, 6U}) {
+    const uint64_t refused = observe::value(Counter::broker_refused);
+    const Stranger stranger(port);
+    stranger.send(wire::frame(hello_for(qpn)));
+    const auto answer = stranger.receive();
+    REQUIRE(answer);
+    wire::Frame frame{};
+    REQUIRE(wire::parse(*answer, frame) == wire::Parse::complete);
+    REQUIRE(frame.type == wire::Type::hello_ack);
+    CHECK(wire::get<wire::HelloAck>(frame).answer ==
+          static_cast<uint32_t>(wire::Answer::no_such_qp));
+    CHECK(observe::value(Counter::broker_refused) > refused);
+  }
+}
+
+TEST_CASE("garbage, truncation, wrong versions and wrong messages are refused and counted") {
+  const uint16_t port = free_port();
+  auto& in = inbox();
+  Broker& serving = make(port, in);
+  serving.add({}, 9);
+  const auto good = wire::frame(hello_for(9));
+  const auto with = [&](size_t at, uint8_t value) {
+    auto frame = good;
+    frame[at] = std::byte{value};
+    return frame;
+  };
+  std::mt19937 random(3);
+  std::vector<std::byte> noise(100000);
+  for (auto& b : noise)
+    b = static_cast<std::byte>(random());
+  const std::string http = "GET / HTTP/1.1\r\n\r\n";
+  const auto http_bytes = std::as_bytes(std::span(http));
+
+  std::vector<std::vector<std::byte>> bad = {
+      noise,
+      {http_bytes.begin(), http_bytes.end()},
+      with(0, 'a'),                   // magic
+      with(4, 9),                     // version
+      with(6, 77),                    // type
+      with(8, 1),                     // length
+      with(11, 0xFF),                 // an enormous length
+      {good.begin(), good.end() - 1}, // truncated, then ended
+      {good.begin(), good.begin() + 3},
+      wire::frame(wire::Bind{}),                             // not a hello
+      wire::frame(wire::Registration{}, wire::Type::add_qp), // members only
+  };
+  auto twice = good; // speaks before it was answered
+  twice.insert(twice.end(), good.begin(), good.end());
+  bad.push_back(twice);
+  for (int i = 0; i < 100; ++i) { // any header with the right start
+    auto frame = good;
+    for (size_t at = 4; at < 12; ++at)
+      frame[at] = static_cast<std::byte>(random());
+    bad.push_back(frame);
+  }
+  for (const auto& bytes : bad) {
+    const auto counted = [] {
+      return observe::value(Counter::broker_refused) + observe::value(Counter::malformed_messages);
+    };
+    const uint64_t before = counted();
+    {
+      const Stranger stranger(port);
+      stranger.send(bytes);
+      stranger.finish();
+      REQUIRE(stranger.closed());
+    }
+    const auto start = std::chrono::steady_clock::now();
+    while (counted() == before && std::chrono::steady_clock::now() - start < 10s)
+      std::this_thread::yield();
+    CHECK(counted() > before);
+  }
+  const Stranger stranger(port); // and it still serves
+  stranger.send(good);
+  int fd = -1;
+  REQUIRE(in.take(9, fd));
+  CHECK(connected(stranger, fd));
+}
+
+TEST_CASE("a thousand silent connections at once are refused or ended, and nothing of them stays") {
+  rlimit files{};
+  getrlimit(RLIMIT_NOFILE, &files);
+  files.rlim_cur = std::min<rlim_t>(files.rlim_max, 4096);
+  setrlimit(RLIMIT_NOFILE, &files);
+  const uint16_t port = free_port();
+  auto& in = inbox();
+  Broker& serving = make(port, in);
+  serving.add({}, 3);
+  const size_t before = open_descriptors();
+  const uint64_t served = observe::value(Counter::broker_served);
+  const uint64_t refused = observe::value(Counter::broker_refused);
+  {
+    std::vector<std::unique_ptr<Stranger>> crowd;
+    for (int i = 0; i < 1000; ++i)
+      crowd.push_back(std::make_unique<Stranger>(port));
+    for (const auto& one : crowd)
+      CHECK(one->closed()); // none says hello, so each is ended
+  }
+  CHECK(observe::value(Counter::broker_served) - served == 1000);
+  CHECK(observe::value(Counter::broker_refused) - refused == 1000);
+  CHECK(open_descriptors() == before);
+  const Stranger stranger(port);
+  stranger.send(wire::frame(hello_for(3)));
+  int fd = -1;
+  REQUIRE(in.take(3, fd));
+  CHECK(connected(stranger, fd));
+}
+
+TEST_CASE("a broker without free descriptors waits and goes on when there are some") {
+  const uint16_t port = free_port();
+  auto& in = inbox();
+  Broker& serving = make(port, in);
+  serving.add({}, 4);
+  const Stranger warm(port);
+  warm.send(wire::frame(hello_for(4)));
+  int fd = -1;
+  REQUIRE(in.take(4, fd));
+  close(fd);
+  const Stranger stranger(port); // accepted by the kernel, perhaps not yet by the broker
+  rlimit files{};
+  getrlimit(RLIMIT_NOFILE, &files);
+  rlimit none = files;
+  none.rlim_cur = 3;
+  setrlimit(RLIMIT_NOFILE, &none);
+  stranger.send(wire::frame(hello_for(4)));
+  timespec start{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &start);
+  std::this_thread::sleep_for(300ms); // a span in which a broker that spins would burn all of it
+  timespec end{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
+  setrlimit(RLIMIT_NOFILE, &files);
+  CHECK((end.tv_sec - start.tv_sec) * 1000 + (end.tv_nsec - start.tv_nsec) / 1000000 < 150);
+  REQUIRE(in.take(4, fd));
+  CHECK(connected(stranger, fd));
+}
+
+TEST_CASE("the broker of all users serves those that come after it") {
+  if (geteuid() != 0)
+    return;
+  const uint16_t port = free_port();
+  auto& none = inbox();
+  auto& in = inbox();
+  make(port, none, true);
+  Broker& member = make(port, in);
+  member.add({}, 8);
+  const Stranger stranger(port);
+  stranger.send(wire::frame(hello_for(8)));
+  int fd = -1;
+  REQUIRE(in.take(8, fd));
+  CHECK(connected(stranger, fd));
+}

@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// Links between processes, end to end over a verbs device: who is found, who is not, and what is
+// noticed when one goes away. TAP.
+#include "link_ends.h"
+#include "observe/counters.h"
+
+#include <csignal>
+#include <filesystem>
+#include <thread>
+
+namespace {
+
+using namespace link_test;
+using link::Verdict;
+using observe::Counter;
+
+// Queue pair 100 of one process is connected to 200 of the other.
+constexpr uint32_t here = 100;
+constexpr uint32_t there = 200;
+
+Echo* echo = nullptr;
+Asker* asker = nullptr;
+
+void install() {
+  echo = new Echo;
+  asker = new Asker;
+  link::set_channel_user(asker, echo);
+}
+
+// Owns queue pair `there`, connected to `here`, until told to end.
+void own(Node& me) {
+  install();
+  link::Links::get().publish(qp(there, 2));
+  link::Links::get().connected(qp(there, 2, here));
+  me.say('r');
+  me.hear('q');
+}
+
+link::Bound ask(uint64_t handle = 1) {
+  install();
+  link::Links::get().publish(qp(here, handle));
+  return bind(qp(here, handle, there));
+}
+
+// A successor of a broker that was killed takes some instants; until then a host looks stock.
+void ask_until_found() {
+  install();
+  const auto start = std::chrono::steady_clock::now();
+  for (uint64_t handle = 1; bind(qp(here, handle, there)).verdict != Verdict::adverb; ++handle)
+    CHECK_THAT(std::chrono::steady_clock::now() - start < 5s);
+}
+
+bool messages_arrive_both_ways_in_order_and_whole() {
+  Place place;
+  Node owner(place.policy(), own);
+  if (!owner.hear('r'))
+    return false;
+  Node seeker(place.policy(), [](Node&) {
+    const auto bound = ask();
+    CHECK_THAT(bound.verdict == Verdict::adverb && bound.remote_handle == 2);
+    CHECK_THAT(bound.channel->credits() >= 2 && bound.channel->message_max() >= 4096);
+    asker->exchange(*bound.channel, 5000);
+  });
+  return seeker.ended_well();
+}
+
+bool queue_pairs_of_one_pair_of_processes_share_a_channel() {
+  Place place;
+  Node owner(place.policy(), [](Node& me) {
+    install();
+    for (uint32_t i = 0; i < 20; ++i) {
+      link::Links::get().publish(qp(there + i, 1000 + i));
+      link::Links::get().connected(qp(there + i, 1000 + i, here + i));
+    }
+    me.say('r');
+    me.hear('q');
+  });
+  if (!owner.hear('r'))
+    return false;
+  Node seeker(place.policy(), [](Node&) {
+    install();
+    std::vector<std::future<link::Bound>> all;
+    for (uint32_t i = 0; i < 20; ++i) {
+      auto promise = std::make_shared<std::promise<link::Bound>>();
+      all.push_back(promise->get_future());
+      link::Links::get().bind(qp(here + i, 1 + i, there + i),
+                              [promise](link::Bound b) { promise->set_value(std::move(b)); });
+    }
+    std::shared_ptr<link::Channel> channel;
+    for (uint32_t i = 0; i < 20; ++i) {
+      CHECK_THAT(all[i].wait_for(30s) == std::future_status::ready);
+      const auto bound = all[i].get();
+      CHECK_THAT(bound.verdict == Verdict::adverb && bound.remote_handle == 1000 + i);
+      CHECK_THAT(!channel || channel == bound.channel);
+      channel = bound.channel;
+    }
+    CHECK_THAT(observe::value(Counter::companions) == 1);
+  });
+  return seeker.ended_well();
+}
+
+bool a_target_not_yet_connected_is_waited_for() {
+  Place place;
+  Node owner(place.policy(), [](Node& me) {
+    install();
+    link::Links::get().publish(qp(there, 2));
+    me.say('r');
+    CHECK_THAT(me.hear('c'));
+    link::Links::get().connected(qp(there, 2, here));
+    me.hear('q');
+  });
+  if (!owner.hear('r'))
+    return false;
+  Node seeker(place.policy(), [](Node& me) {
+    install();
+    std::promise<link::Bound> promise;
+    auto bound = promise.get_future();
+    link::Links::get().bind(qp(here, 1, there),
+                            [&](link::Bound b) { promise.set_value(std::move(b)); });
+    CHECK_THAT(bound.wait_for(500ms) == std::future_status::timeout);
+    me.say('w');
+    CHECK_THAT(bound.wait_for(30s) == std::future_status::ready);
+    CHECK_THAT(bound.get().verdict == Verdict::adverb);
+  });
+  if (!seeker.hear('w'))
+    return false;
+  owner.say('c');
+  return seeker.ended_well();
+}
+
+bool a_host_without_adverb_is_stock_at_once() {
+  Place place;
+  Node seeker(place.policy(), [](Node&) {
+    install();
+    const auto start = std::chrono::steady_clock::now();
+    CHECK_THAT(bind(qp(here, 1, there)).verdict == Verdict::stock);
+    CHECK_THAT(std::chrono::steady_clock::now() - start < 2s);
+    CHECK_THAT(observe::value(Counter::hellos_stock) == 1);
+  });
+  return seeker.ended_well();
+}
+
+bool a_queue_pair_that_nobody_registered_is_stock() {
+  Place place;
+  Node owner(place.policy(), own);
+  if (!owner.hear('r'))
+    return false;
+  Node seeker(place.policy(), [](Node&) {
+    install();
+    CHECK_THAT(bind(qp(here, 1, there + 7)).verdict == Verdict::stock);
+  });
+  return seeker.ended_well();
+}
+
+bool a_queue_pair_withdrawn_is_not_found_and_its_successor_is() {
+  Place place;
+  Node owner(place.policy(), [](Node& me) {
+    install();
+    link::Links::get().publish(qp(there, 2));
+    link::Links::get().connected(qp(there, 2, here));
+    link::Links::get().withdraw(there, device(), 2);
+    me.say('r');
+    CHECK_THAT(me.hear('c'));
+    link::Links::get().publish(qp(there, 3));
+    link::Links::get().connected(qp(there, 3, here));
+    me.say('d');
+    me.hear('q');
+  });
+  if (!owner.hear('r'))
+    return false;
+  Node seeker(place.policy(), [](Node& me) {
+    CHECK_THAT(ask().verdict == Verdict::stock);
+    me.say('s');
+    CHECK_THAT(me.hear('c'));
+    const auto bound = bind(qp(here, 5, there));
+    CHECK_THAT(bound.verdict == Verdict::adverb && bound.remote_handle == 3);
+  });
+  if (!seeker.hear('s'))
+    return false;
+  owner.say('c');
+  if (!owner.hear('d'))
+    return false;
+  seeker.say('c');
+  return seeker.ended_well();
+}
+
+bool the_death_of_the_peer_is_told_once() {
+  Place place;
+  Node owner(place.policy(), own);
+  if (!owner.hear('r'))
+    return false;
+  Node seeker(place.policy(), [](Node& me) {
+    const auto bound = ask();
+    CHECK_THAT(bound.verdict == Verdict::adverb);
+    asker->exchange(*bound.channel, 100);
+    me.say('u');
+    asker->wait_down(1);
+    CHECK_THAT(bound.channel->down() && bound.channel->acquire() == nullptr);
+    CHECK_THAT(bind(qp(here, 9, there)).verdict == Verdict::stock);
+    asker->wait_down(1);
+  });
+  if (!seeker.hear('u'))
+    return false;
+  owner.kill();
+  return seeker.ended_well();
+}
+
+bool another_process_takes_over_the_broker() {
+  Place place;
+  Node first(place.policy(), [](Node& me) {
+    install();
+    link::Links::get().publish(qp(5, 5));
+    me.say('r');
+    me.hear('q');
+  });
+  if (!first.hear('r'))
+    return false;
+  Node owner(place.policy(), own); // joins the first's broker
+  if (!owner.hear('r'))
+    return false;
+  first.kill();
+  Node seeker(place.policy(), [](Node&) { ask_until_found(); });
+  return seeker.ended_well();
+}
+
+bool processes_of_one_key_link_and_others_are_refused() {
+  Place place;
+  const auto right = place.policy("0123456789abcdef-right");
+  const auto wrong = place.policy("0123456789abcdef-wrong");
+  const auto none = place.policy();
+  Node owner(right, own);
+  if (!owner.hear('r'))
+    return false;
+  Node good(right, [](Node&) { CHECK_THAT(ask().verdict == Verdict::adverb); });
+  if (!good.ended_well())
+    return false;
+  for (const auto& policy : {wrong, none}) {
+    Node bad(policy, [](Node&) {
+      const auto bound = ask();
+      CHECK_THAT(bound.verdict == Verdict::refused &&
+                 bound.reason.find("key") != bound.reason.npos);
+    });
+    if (!bad.ended_well())
+      return false;
+  }
+  return true;
+}
+
+bool a_process_links_to_itself() {
+  Place place;
+  Node both(place.policy(), [](Node&) {
+    install();
+    auto& links = link::Links::get();
+    links.publish(qp(here, 1));
+    links.publish(qp(there, 2));
+    links.connected(qp(here, 1, there));
+    links.connected(qp(there, 2, here));
+    const auto bound = bind(qp(here, 1, there));
+    CHECK_THAT(bound.verdict == Verdict::adverb && bound.remote_handle == 2);
+    asker->exchange(*bound.channel, 500);
+  });
+  return both.ended_well();
+}
+
+size_t open_descriptors() {
+  size_t n = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd"))
+    ++n;
+  return n;
+}
+
+bool a_fork_child_holds_nothing_of_the_link_and_starts_anew() {
+  Place place;
+  Node parent(place.policy(), [](Node& me) {
+    device(); // its descriptors are the program's
+    qp(here, 0, there);
+    install();
+    const size_t before = open_descriptors();
+    link::Links::get().publish(qp(there, 2));
+    link::Links::get().connected(qp(there, 2, here));
+    CHECK_THAT(bind(qp(here, 1, there + 1)).verdict == Verdict::stock);
+    CHECK_THAT(open_descriptors() > before);
+    const pid_t child = fork();
+    if (child == 0) {
+      link::after_fork_child();
+      CHECK_THAT(open_descriptors() == before);
+      me.say('k');
+      CHECK_THAT(me.hear('g')); // now the parent is gone, whose port we must not hold
+      link::Links::get().publish(qp(there, 3));
+      link::Links::get().connected(qp(there, 3, here));
+      me.say('r');
+      me.hear('q');
+      _exit(0);
+    }
+    pause();
+  });
+  if (!parent.hear('k'))
+    return false;
+  parent.kill();
+  parent.say('g');
+  if (!parent.hear('r'))
+    return false;
+  Node seeker(place.policy(), [](Node&) { ask_until_found(); });
+  const bool good = seeker.ended_well();
+  parent.say('q');
+  return good;
+}
+
+bool links_come_and_go_without_growing() {
+  Place place;
+  Node owner(place.policy(), own);
+  if (!owner.hear('r'))
+    return false;
+  const auto visit = [](Node&) {
+    const auto bound = ask();
+    CHECK_THAT(bound.verdict == Verdict::adverb);
+    asker->exchange(*bound.channel, 64);
+  };
+  const auto descriptors = [&] {
+    size_t n = 0;
+    const auto path = "/proc/" + std::to_string(owner.pid()) + "/fd";
+    for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(path))
+      ++n;
+    return n;
+  };
+  size_t settled = 0;
+  for (int i = 0; i < 12; ++i) {
+    Node seeker(place.policy(), visit);
+    if (!seeker.ended_well())
+      return false;
+    if (i == 3)
+      settled = descriptors();
+  }
+  // The last one's end is seen a little later.
+  const auto start = std::chrono::steady_clock::now();
+  while (descriptors() > settled && std::chrono::steady_clock::now() - start < 10s)
+    std::this_thread::yield();
+  return descriptors() <= settled;
+}
+
+struct Case {
+  const char* name;
+  bool (*run)();
+};
+#define CASE(function)                                                                             \
+  { #function, function }
+constexpr Case cases[] = {
+    CASE(messages_arrive_both_ways_in_order_and_whole),
+    CASE(queue_pairs_of_one_pair_of_processes_share_a_channel),
+    CASE(a_target_not_yet_connected_is_waited_for),
+    CASE(a_host_without_adverb_is_stock_at_once),
+    CASE(a_queue_pair_that_nobody_registered_is_stock),
+    CASE(a_queue_pair_withdrawn_is_not_found_and_its_successor_is),
+    CASE(the_death_of_the_peer_is_told_once),
+    CASE(another_process_takes_over_the_broker),
+    CASE(processes_of_one_key_link_and_others_are_refused),
+    CASE(a_process_links_to_itself),
+    CASE(a_fork_child_holds_nothing_of_the_link_and_starts_anew),
+    CASE(links_come_and_go_without_growing),
+};
+
+} // namespace
+
+int main(int argc, char** argv) {
+  signal(SIGPIPE, SIG_IGN);
+  printf("1..%zu\n", argc > 1 ? size_t{1} : std::size(cases));
+  bool all = true;
+  for (const Case& c : cases) {
+    if (argc > 1 && strcmp(argv[1], c.name) != 0)
+      continue;
+    fflush(stdout);
+    const bool good = c.run();
+    printf("%s - %s\n", good ? "ok" : "not ok", c.name);
+    all = all && good;
+  }
+  return all ? 0 : 1;
+}
