@@ -306,9 +306,10 @@ void Broker::on_stranger(const std::shared_ptr<Connection>& connection, const wi
     member->poll_now();
   const Owner* owner = nullptr;
   const auto [begin, end] = owners_.equal_range(hello.dqpn);
-  for (auto it = begin; it != end; ++it)
-    if (owner == nullptr || it->second.gid == hello.dgid)
-      owner = &it->second;
+  if (begin != end) {
+    const auto count = std::distance(begin, end);
+    owner = &std::next(begin, static_cast<long>(hello.attempt) % count)->second;
+  }
   if (owner == nullptr) {
     observe::count(Counter::broker_refused);
     wire::HelloAck ack{};

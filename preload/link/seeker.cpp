@@ -207,6 +207,7 @@ void Seeker::connect(Host& host, const std::shared_ptr<Search>& first) {
   hello.nonce = link->nonce;
   hello.dgid = id_of(first->qp.ah.grh.dgid);
   hello.dqpn = first->qp.dest_qpn;
+  hello.attempt = static_cast<uint32_t>(first->attempts);
   link->connection->send(wire::frame(hello)); // goes out when the connection stands
   link->connection->start([this, link](const wire::Frame& frame, int&) { on_frame(link, frame); },
                           [this, link](const char* why) { lost(link, why); });

@@ -67,7 +67,7 @@ struct Hello {
   Id nonce;
   Id dgid; // where the target queue pair is
   uint32_t dqpn;
-  uint32_t zero;
+  uint32_t attempt; // counts up: devices number their queue pairs alike, so several may own one
 };
 struct HelloAck {
   Id process;

@@ -101,6 +101,7 @@ public:
   Peer peer() const noexcept { return peer_; }
   void ask_peer();
   void lose_peer() noexcept;
+  void enter_error(); // moves the provider's queue pair to ERR
   transfer::Initiator* initiator() const noexcept { return initiator_.get(); }
   uint64_t handle() const noexcept { return handle_; }
   uint64_t remote_handle() const noexcept { return remote_handle_; }

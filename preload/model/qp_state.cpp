@@ -75,6 +75,14 @@ int Qp::to_error(ibv_qp_attr* attr, int mask) {
   return rc;
 }
 
+void Qp::enter_error() {
+  state_ = IBV_QPS_ERR;
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_ERR;
+  const provider::Inside inside;
+  provider::real().ibv_modify_qp(qp_, &attr, IBV_QP_STATE);
+}
+
 int Qp::to_reset(ibv_qp_attr* attr, int mask) {
   const ibv_qp_state before = state_.exchange(IBV_QPS_RESET);
   context_->barrier();

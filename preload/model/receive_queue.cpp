@@ -33,7 +33,7 @@ int ReceiveQueue::prepare(ibv_recv_wr& wr, std::vector<ibv_sge>& sges) {
   if (wr.num_sge < 0 || static_cast<uint32_t>(wr.num_sge) > sges_)
     return EINVAL;
   if (free_.empty())
-    return ENOMEM;
+    grow(); // the provider judges whether there is room: a shared queue may have been resized
   const uint32_t index = free_.back();
   sges.assign(wr.sg_list, wr.sg_list + wr.num_sge);
   Slot& slot = slots_[index];
@@ -67,6 +67,16 @@ int ReceiveQueue::prepare(ibv_recv_wr& wr, std::vector<ibv_sge>& sges) {
   wr.next = nullptr;
   observe::count(observe::Counter::recvs_managed);
   return 0;
+}
+
+void ReceiveQueue::grow() {
+  const auto had = static_cast<uint32_t>(slots_.size());
+  const uint32_t now = had + std::max(had / 2, 16U);
+  slots_.resize(now);
+  holds_.resize(size_t{now} * sges_);
+  lengths_.resize(size_t{now} * sges_);
+  for (uint32_t i = now; i-- > had;)
+    free_.push_back(i);
 }
 
 void ReceiveQueue::free_slot(uint32_t index) {

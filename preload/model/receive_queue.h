@@ -20,7 +20,7 @@ class Context;
 
 class ReceiveQueue {
 public:
-  // At most `most` receives of at most `sges` elements each.
+  // Room for `most` receives of at most `sges` elements each; more if the provider takes more.
   ReceiveQueue(Context& context, const ibv_pd* pd, registration::Staging& staging, uint32_t most,
                uint32_t sges);
   ~ReceiveQueue();
@@ -47,6 +47,7 @@ private:
     bool used = false;
     uint32_t sges = 0;
   };
+  void grow();
   void free_slot(uint32_t index);
   registration::Hold* holds(uint32_t index) { return &holds_[size_t{index} * sges_]; }
   uint32_t* lengths(uint32_t index) { return &lengths_[size_t{index} * sges_]; }

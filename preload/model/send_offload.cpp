@@ -106,6 +106,14 @@ SendQueue::Step SendQueue::replay(SendRequest& r, int& why) {
   wr.send_flags &= ~static_cast<unsigned>(IBV_SEND_INLINE);
   wr.send_flags |= IBV_SEND_SIGNALED;
   scratch_.clear();
+  if (r.bad_local && r.wr.opcode == IBV_WR_RDMA_READ) {
+    // A device finds out when the data comes back, which here came another way.
+    r.result.wc.status = IBV_WC_LOC_PROT_ERR;
+    r.stage = Stage::done;
+    qp_.enter_error();
+    failed_ = true;
+    return Step::issued;
+  }
   if (r.bad_local) {
     wr.opcode = IBV_WR_RDMA_WRITE;
     scratch_.assign(r.wr.sg_list, r.wr.sg_list + r.wr.num_sge);

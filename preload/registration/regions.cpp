@@ -150,7 +150,7 @@ Region* Regions::find_key(uint32_t lkey) const {
 Check Regions::local(const ibv_pd* pd, const ibv_sge& sge, unsigned rights, Span& span) const {
   const std::shared_lock hold(lock_);
   const Region* r = find_key(sge.lkey);
-  if (r == nullptr || r->pd != pd)
+  if (r == nullptr || !same_pd(r->pd, pd))
     return Check::bad_key;
   if (!inside(*r, sge.addr, sge.length))
     return Check::bad_range;
@@ -165,7 +165,7 @@ Check Regions::remote(const ibv_pd* pd, uint32_t key, uint64_t address, uint64_t
                       unsigned right, std::byte*& data) const {
   const std::shared_lock hold(lock_);
   const Region* r = find_key(key);
-  if (r == nullptr || r->pinned() || r->pd != pd)
+  if (r == nullptr || r->pinned() || !same_pd(r->pd, pd))
     return Check::bad_key;
   if (!inside(*r, address, length))
     return Check::bad_range;

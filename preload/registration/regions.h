@@ -76,6 +76,11 @@ struct Hold {
   explicit operator bool() const noexcept { return window != nullptr || block; }
 };
 
+// A parent domain shares its protection domain's handle.
+inline bool same_pd(const ibv_pd* a, const ibv_pd* b) noexcept {
+  return a == b || (a->context == b->context && a->handle == b->handle);
+}
+
 class Regions {
 public:
   explicit Regions(ibv_context* context) : keys_(context) {}

@@ -100,7 +100,7 @@ int Regions::localize(const ibv_pd* pd, Staging& staging, uint64_t copy_below, u
                       bool copy_in, bool receive, ibv_sge& sge, Hold& hold) {
   const std::shared_lock regions(lock_);
   Region* region = find_key(sge.lkey);
-  if (region == nullptr || region->pinned() || region->pd != pd ||
+  if (region == nullptr || region->pinned() || !same_pd(region->pd, pd) ||
       (region->access & rights) != rights || sge.addr < region->iova ||
       sge.length > region->length || sge.addr - region->iova > region->length - sge.length)
     return 0; // the device judges the key as it stands
