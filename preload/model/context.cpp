@@ -87,12 +87,28 @@ Objects& Objects::get() {
 }
 
 std::shared_ptr<Context> find(ibv_context* context) {
+  auto found = Objects::get().contexts.share(context);
+  return found && found->passes_through() ? nullptr : found;
+}
+
+std::shared_ptr<Context> find_any(ibv_context* context) {
   return Objects::get().contexts.share(context);
+}
+
+void Context::in_child(bool had_queues) {
+  new (&lock_) std::mutex;
+  new (&shared_device_) std::shared_ptr<link::Device>; // leaked: it is the parent's
+  device_in_use_.store(nullptr);
+  regions_.in_child();
+  passes_through_ |= had_queues;
 }
 
 void after_fork_child() {
   auto& objects = Objects::get();
-  objects.contexts.abandon();
+  const bool had_queues = !objects.cqs.empty() || !objects.qps.empty() || !objects.srqs.empty();
+  objects.contexts.relock();
+  for (const auto& context : objects.contexts.all())
+    context->in_child(had_queues);
   objects.cqs.abandon();
   objects.srqs.abandon();
   objects.qps.abandon();

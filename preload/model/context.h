@@ -54,11 +54,17 @@ public:
   // Returns when no request of a peer that was being executed when it was called still is.
   void barrier();
 
+  // In a fork child: no link, no lock held. With `had_queues` the parent's queues may be used on this
+  // context, which adverb cannot follow here: nothing new is unpinned or managed on it.
+  void in_child(bool had_queues);
+  bool passes_through() const noexcept { return passes_through_; }
+
   // Gives back everything adverb made in the program's context.
   void close();
 
 private:
   ibv_context* verbs_;
+  bool passes_through_ = false;
   std::string device_;
   uint64_t copy_below_;
   registration::Regions regions_;
@@ -81,8 +87,11 @@ struct Objects {
 
 // The managed context of a device context; nullptr: not managed.
 std::shared_ptr<Context> find(ibv_context* context);
+// Also one that passes new objects through: for what was made on it before.
+std::shared_ptr<Context> find_any(ibv_context* context);
 
-// In a fork child: objects of the parent are passed through from now on, new ones are managed anew.
+// In a fork child: queues of the parent are passed through from now on; a context on which it had
+// made none is managed anew, as daemons want that open the device before they fork.
 void after_fork_child();
 
 } // namespace adverb::model

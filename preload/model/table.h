@@ -57,7 +57,19 @@ public:
     return out;
   }
 
-  // For a fork child, where another thread may have held the locks: forgets without taking them.
+  // For a fork child, where another thread may have held the locks: makes them anew; what the table
+  // holds stays (a half-made entry of that other thread would have been its object, lost anyway).
+  void relock() {
+    for (Shard& s : shards_)
+      new (&s.lock) std::shared_mutex;
+  }
+  bool empty() const {
+    for (const Shard& s : shards_)
+      if (!s.map.empty())
+        return false;
+    return true;
+  }
+  // The same, and forgets everything without destroying it.
   void abandon() {
     for (Shard& s : shards_) {
       new (&s.lock) std::shared_mutex;

@@ -98,7 +98,7 @@ ibv_mr* reg_mr_iova2(ibv_pd* pd, void* addr, size_t length, uint64_t iova, unsig
 }
 
 int dereg_mr(ibv_mr* mr) {
-  if (const auto context = find(mr->context)) {
+  if (const auto context = find_any(mr->context)) {
     if (const auto region = context->regions().remove(mr)) {
       if (!region->pinned()) {
         // Replies and peers' requests that were copying when the key died are done after this.
@@ -117,7 +117,7 @@ int dereg_mr(ibv_mr* mr) {
 }
 
 int rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* addr, size_t length, int access) {
-  const auto context = find(mr->context);
+  const auto context = find_any(mr->context);
   if (!context || !context->regions().is_unpinned(mr)) {
     const provider::Inside inside;
     const int rc = provider::real().ibv_rereg_mr(mr, flags, pd, addr, length, access);

@@ -53,6 +53,9 @@ public:
   // virtual one in this process's lifetime.
   void told_real(uint32_t key);
 
+  // In a fork child, where another thread of the parent may have held the lock.
+  void in_child() { new (&lock_) std::mutex; }
+
   // Gives everything back to the provider; before the program's context closes. No key may be out.
   void close();
 

@@ -181,6 +181,12 @@ bool Regions::is_virtual(uint32_t key) const {
   return r != nullptr && !r->pinned();
 }
 
+void Regions::in_child() {
+  new (&lock_) std::shared_mutex;
+  new (&windows_lock_) std::mutex;
+  keys_.in_child();
+}
+
 void Regions::close() {
   const std::unique_lock hold(lock_);
   by_key_.clear();

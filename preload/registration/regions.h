@@ -122,6 +122,9 @@ public:
   std::shared_ptr<Grant> grant(uint32_t key, uint64_t address, uint64_t length, unsigned access);
   void revoke(const std::shared_ptr<Grant>& grant) noexcept;
 
+  // In a fork child, where another thread of the parent may have held the locks.
+  void in_child();
+
   // Before the program's context closes.
   void close();
 
