@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "model/start.h"
+#include "observe/counters.h"
 #include "observe/log.h"
 #include "observe/page.h"
 #include "policy/policy.h"
@@ -62,6 +63,7 @@ bool start() {
   leave_children_alone();
   const auto& policy = policy::current();
   observe::log_open(level_of(policy.log().level), policy.log().file);
+  policy::on_hit.store([](size_t index) noexcept { observe::count_rule(index); });
   return !policy.idle();
 }
 

@@ -113,8 +113,13 @@ Policy::Policy(Document document)
 
 Policy::~Policy() = default;
 
+std::atomic<void (*)(size_t) noexcept> on_hit{nullptr};
+
 void Policy::count(const Rule& rule) const noexcept {
-  hits_[static_cast<size_t>(&rule - rules_.data())].fetch_add(1, std::memory_order_relaxed);
+  const auto index = static_cast<size_t>(&rule - rules_.data());
+  hits_[index].fetch_add(1, std::memory_order_relaxed);
+  if (auto* tell = on_hit.load(std::memory_order_relaxed))
+    tell(index);
 }
 
 Backend Policy::region(const RegionQuery& query) const noexcept {

@@ -126,6 +126,10 @@ Loaded load_for_program(std::string_view program);
 // The names of the embedded profiles, sorted.
 std::vector<std::string_view> profile_names();
 
+// Called at every hit with the rule's position in rules(), from any thread; for counters others can
+// read. Null: only hits() knows.
+extern std::atomic<void (*)(size_t) noexcept> on_hit;
+
 // This process's policy, loaded at the first call and kept until the process ends. If it cannot be
 // loaded, says so on stderr and returns a policy under which everything passes through; problems()
 // then holds what was wrong.
