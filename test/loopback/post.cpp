@@ -68,7 +68,7 @@ int fill_data(Qp& qp, const ibv_send_wr& wr, uint64_t position, SendWqe& wqe) {
     const ibv_sge& sge = wr.sg_list[i];
     if (wqe.is_inline) {
       if (length + sge.length > qp.cap.max_inline_data)
-        return ENOMEM;
+        return EINVAL;
       memcpy(qp.inline_of(position) + length, reinterpret_cast<const void*>(sge.addr), sge.length);
     } else {
       wqe.sge[i] = sge;
