@@ -25,7 +25,7 @@ Cq::Cq(Context& context, ibv_cq* cq, uint64_t wc_flags)
 void Cq::grow(size_t capacity) {
   if (capacity <= ready_.size())
     return;
-  std::vector<Completion> larger(std::max(capacity, ready_.size() * 2));
+  std::vector<Completion> larger(capacity);
   for (size_t i = 0; i < ready_count_; ++i)
     larger[i] = ready_[(ready_head_ + i) % ready_.size()];
   ready_ = std::move(larger);
@@ -35,14 +35,14 @@ void Cq::grow(size_t capacity) {
 void Cq::push(const Completion& completion) {
   const std::lock_guard hold(ready_lock_);
   if (ready_count_ == ready_.size())
-    grow(ready_.size() + 1);
+    grow(ready_.size() * 2);
   ready_[(ready_head_ + ready_count_++) % ready_.size()] = completion;
 }
 
 void Cq::push_own(const Completion& completion) {
   const std::lock_guard hold(ready_lock_);
   if (ready_count_ == ready_.size())
-    grow(ready_.size() + 1);
+    grow(ready_.size() * 2);
   ready_[(ready_head_ + ready_count_++) % ready_.size()] = completion;
   if (armed_) {
     armed_ = false;
@@ -63,7 +63,7 @@ bool Cq::pop(Completion& completion) {
 void Cq::absorb_one(const Completion& c) {
   const auto it = qps_.find(c.wc.qp_num);
   if (it != qps_.end()) {
-    it->second->on_completion(c, *this);
+    it->second.qp->on_completion(c, *this);
     return;
   }
   {
@@ -115,6 +115,7 @@ int Cq::absorb_extended(int most) {
     rc = taken < most ? ex_ops.next_poll(ex) : ENOENT;
   } while (rc == 0);
   ex_ops.end_poll(ex);
+  pass_marker_on();
   return rc == ENOENT ? taken : -1;
 }
 
@@ -141,6 +142,7 @@ bool Cq::absorb(int most) {
       break;
     most -= got;
   }
+  pass_marker_on();
   return true;
 }
 
@@ -218,16 +220,52 @@ void Cq::end_poll() {
 
 void Cq::attach(uint32_t qpn, Qp* qp, uint32_t more) {
   const std::lock_guard hold(poll_lock_);
-  qps_[qpn] = qp;
+  const auto [it, fresh] = qps_.try_emplace(qpn);
+  if (!fresh)
+    attached_ -= it->second.more;
+  it->second = {qp, more};
+  attached_ += more;
   const std::lock_guard ready(ready_lock_);
-  grow(ready_.size() + more);
+  grow(static_cast<size_t>(cq_->cqe) + 1 + attached_);
 }
 
 void Cq::detach(uint32_t qpn, const Qp* qp) {
   const std::lock_guard hold(poll_lock_);
   const auto it = qps_.find(qpn);
-  if (it != qps_.end() && it->second == qp)
-    qps_.erase(it);
+  if (it == qps_.end() || it->second.qp != qp)
+    return;
+  attached_ -= it->second.more;
+  qps_.erase(it);
+}
+
+bool Cq::take_marker(uint32_t qpn) {
+  const std::lock_guard ready(ready_lock_);
+  if (!marker_out_)
+    return marker_out_ = true;
+  if (std::find(marker_waiters_.begin(), marker_waiters_.end(), qpn) == marker_waiters_.end())
+    marker_waiters_.push_back(qpn);
+  return false;
+}
+
+void Cq::marker_landed() {
+  const std::lock_guard ready(ready_lock_);
+  marker_out_ = false;
+}
+
+// Who found the marker taken has nothing under way whose completion would make it look again.
+void Cq::pass_marker_on() {
+  for (;;) {
+    uint32_t qpn = 0;
+    {
+      const std::lock_guard ready(ready_lock_);
+      if (marker_out_ || marker_waiters_.empty())
+        return;
+      qpn = marker_waiters_.front();
+      marker_waiters_.erase(marker_waiters_.begin());
+    }
+    if (const auto it = qps_.find(qpn); it != qps_.end())
+      it->second.qp->try_again();
+  }
 }
 
 void Cq::settle() {
@@ -278,7 +316,7 @@ void Cq::request_drain() {
   drain_wanted_.store(true);
   if (drain_timer_.exchange(true))
     return;
-  const auto delay = std::chrono::microseconds(200 << std::min(drain_round_, 4U));
+  const auto delay = std::chrono::microseconds(200 << std::min(drain_round_.load(), 4U));
   link::Service::get().after(delay, [weak = weak_from_this()] {
     if (const auto self = weak.lock())
       self->service_drain();
@@ -297,12 +335,11 @@ void Cq::service_drain() {
       return;
     }
     absorb(cq_->cqe + 2);
-    std::vector<Qp*> waiting;
-    for (const auto& [qpn, qp] : qps_)
-      if (qp->waits_for_completion())
-        waiting.push_back(qp);
+    const bool waiting = std::any_of(qps_.begin(), qps_.end(), [](const auto& attached) {
+      return attached.second.qp->waits_for_completion();
+    });
     poll_lock_.unlock();
-    if (waiting.empty()) {
+    if (!waiting) {
       drain_round_ = 0;
       return;
     }

@@ -66,13 +66,15 @@ public:
   provider::CqExOps ex_ops{}; // the provider's, for an extended CQ
 
   // One internal completion (marker) may be outstanding beside the kick: the CQ has room for two.
-  bool take_marker() noexcept { return !marker_out_.exchange(true); }
-  void marker_landed() noexcept { marker_out_.store(false); }
+  // False: another has it, and `qpn` is next in line for it.
+  bool take_marker(uint32_t qpn);
+  void marker_landed();
 
 private:
   bool absorb(int most); // poll_lock_ held; false: the provider failed
   int absorb_extended(int most);
   void absorb_one(const Completion& completion);
+  void pass_marker_on(); // poll_lock_ held
   bool pop(Completion& completion);
   void grow(size_t capacity);
   void service_drain();
@@ -82,7 +84,12 @@ private:
   const uint64_t wc_flags_;
 
   std::mutex poll_lock_;
-  std::unordered_map<uint32_t, Qp*> qps_; // poll_lock_
+  struct Attached {
+    Qp* qp;
+    uint32_t more;
+  };
+  std::unordered_map<uint32_t, Attached> qps_; // poll_lock_
+  size_t attached_ = 0;                        // sum of their `more`
   Completion current_;
 
   std::mutex ready_lock_;
@@ -90,13 +97,14 @@ private:
   size_t ready_head_ = 0;
   size_t ready_count_ = 0;
   bool armed_ = false;
-  Kick kick_; // ready_lock_
+  Kick kick_;
+  bool marker_out_ = false;
+  std::vector<uint32_t> marker_waiters_; // queue pair numbers, in the order they came
 
   bool closed_ = false; // poll_lock_
-  std::atomic<bool> marker_out_{false};
   std::atomic<bool> drain_wanted_{false};
   std::atomic<bool> drain_timer_{false};
-  unsigned drain_round_ = 0;
+  std::atomic<unsigned> drain_round_{0};
   friend class Qp;
 };
 

@@ -70,6 +70,7 @@ void Qp::retire_incarnation() {
     const std::lock_guard hold(lock_);
     initiator = std::move(initiator_);
     peer_ = Peer::unknown;
+    send_.stop();
   }
   if (may_link_) {
     transfer::Targets::get().remove(handle);
@@ -89,11 +90,17 @@ void Qp::retire_incarnation() {
 }
 
 void Qp::close() {
-  state_ = IBV_QPS_RESET;
+  before_close_ = state_.exchange(IBV_QPS_RESET);
   retire_incarnation();
   send_cq_->settle();
   if (recv_cq_ != send_cq_)
     recv_cq_->settle();
+}
+
+void Qp::reopen() {
+  state_ = before_close_;
+  const std::lock_guard hold(lock_);
+  send_.resume();
 }
 
 void Qp::forget() {
@@ -231,6 +238,11 @@ bool Qp::settle_receives() {
   return staged == 0 || recv_cq_->try_settle();
 }
 
+void Qp::try_again() {
+  const std::lock_guard hold(lock_);
+  send_.pump();
+}
+
 void Qp::expect_immediate(uint64_t n, uint32_t bytes) {
   const std::lock_guard hold(immediates_lock_);
   immediates_.push_back({n, bytes});
@@ -292,6 +304,18 @@ void Qp::ask_peer() {
   });
 }
 
+// Said as soon as it is known: the peer's first access will be refused by the device, and a soft
+// RNIC raises no event for it here.
+void Qp::warn_of_stock_peer(const link::Bound& bound) {
+  if (bound.verdict == link::Verdict::adverb || !context_->regions().any_remote() ||
+      !observe::log_every("stock-peer", 5))
+    return;
+  observe::log_warn("the peer of queue pair {} does not run adverb ({}): its remote access to this "
+                    "process's unpinned regions fails with a remote access error; run it under "
+                    "adverb, or pin regions with remote rights by policy",
+                    qpn_, bound.reason);
+}
+
 void Qp::on_bound(uint64_t handle, const link::Bound& bound) {
   std::shared_ptr<transfer::Initiator> initiator;
   if (bound.verdict == link::Verdict::adverb && bound.channel)
@@ -301,12 +325,15 @@ void Qp::on_bound(uint64_t handle, const link::Bound& bound) {
   {
     const std::lock_guard hold(lock_);
     if (handle == handle_ && peer_ == Peer::asking) {
-      if (initiator) {
+      if (initiator && initiator->lost()) {
+        peer_ = Peer::unknown; // its on_down() may have come too early for us: ask again
+      } else if (initiator) {
         initiator_ = initiator;
         remote_handle_ = bound.remote_handle;
         peer_ = Peer::linked;
       } else {
         peer_ = Peer::stock;
+        warn_of_stock_peer(bound);
       }
       send_.pump();
       return;

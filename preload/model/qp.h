@@ -73,11 +73,13 @@ public:
   // it, forget() follows when it has.
   void announce();
   void close();
+  void reopen(); // it could not be destroyed
   void forget();
 
   // From the CQs, under their poll_lock_.
   void on_completion(const Completion& completion, Cq& cq);
   bool waits_for_completion();
+  void try_again(); // the marker is free
 
   // transfer::Source
   void on_reply(const transfer::ReplyHeader& reply, std::span<const std::byte> payload) override;
@@ -119,6 +121,7 @@ private:
   void retire_incarnation();
   void wait_until_unloaded();
   void on_bound(uint64_t handle, const link::Bound& bound);
+  void warn_of_stock_peer(const link::Bound& bound);
   link::LocalQp local() const;
 
   std::shared_ptr<Context> context_;
@@ -136,6 +139,7 @@ private:
   SendQueue send_;
   std::unique_ptr<ReceiveQueue> receive_; // null: SRQ
   std::atomic<ibv_qp_state> state_{IBV_QPS_RESET};
+  ibv_qp_state before_close_ = IBV_QPS_RESET;
   std::atomic<unsigned> access_{0};
   ibv_qp_attr attr_{}; // what the program set so far
   std::vector<Built> build_list_;

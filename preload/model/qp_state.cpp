@@ -38,6 +38,12 @@ void Qp::entered(ibv_qp_state before, ibv_qp_state now) {
     if (attr_.ah_attr.port_num == 0)
       attr_.ah_attr.port_num = attr_.port_num;
     link::Links::get().connected(local());
+    // A side that only answers never moves on to RTS, but has to know who will ask.
+    if (context_->regions().any_remote())
+      link::Links::get().probe(local(), [weak = weak_from_this()](const link::Bound& bound) {
+        if (const auto self = weak.lock())
+          self->warn_of_stock_peer(bound);
+      });
   }
   if (now != IBV_QPS_RTS)
     return;
@@ -85,6 +91,10 @@ void Qp::enter_error() {
 
 int Qp::to_reset(ibv_qp_attr* attr, int mask) {
   const ibv_qp_state before = state_.exchange(IBV_QPS_RESET);
+  {
+    const std::lock_guard hold(lock_);
+    send_.stop();
+  }
   context_->barrier();
   send_cq_->settle();
   recv_cq_->settle();
@@ -92,6 +102,8 @@ int Qp::to_reset(ibv_qp_attr* attr, int mask) {
   const int rc = provider::real().ibv_modify_qp(qp_, attr, mask);
   if (rc != 0) {
     state_ = before;
+    const std::lock_guard hold(lock_);
+    send_.resume();
     return rc;
   }
   retire_incarnation();

@@ -160,7 +160,7 @@ void SendQueue::wait_for_provider(const SendRequest& next) {
   blocked_on_provider_ = true;
   Cq& cq = qp_.send_cq();
   cq.request_drain();
-  if (last_posted_signaled_ || marker_out_ || !cq.take_marker())
+  if (last_posted_signaled_ || marker_out_ || !cq.take_marker(qp_.verbs()->qp_num))
     return;
   ibv_send_wr wr{};
   wr.wr_id = marker_bit | last_posted_;

@@ -110,7 +110,7 @@ Way SendQueue::decide(SendRequest& r) {
     return Way::offload; // no key is looked at
   }
   if (qp_.peer() == Peer::linked && qp_.initiator()->down())
-    qp_.lose_peer();
+    return Way::undecided; // on_down() comes, and settles first what is under way
   if (qp_.peer() == Peer::unknown)
     qp_.ask_peer();
   if (qp_.peer() == Peer::stock)
@@ -153,7 +153,7 @@ SendQueue::Step SendQueue::issue(SendRequest& r, int& why) {
 int SendQueue::pump(uint64_t sync) {
   blocked_on_provider_ = false;
   int refused = 0;
-  while (next_ < tail_) {
+  while (next_ < tail_ && !stopped_) {
     SendRequest& r = at(next_);
     if (r.stage == Stage::posted || r.stage == Stage::done) {
       ++next_;
@@ -328,7 +328,7 @@ void SendQueue::clear() {
   restart(tail_);
   if (marker_out_)
     qp_.send_cq().marker_landed();
-  marker_out_ = failed_ = replaying_ = paused_ = false;
+  marker_out_ = failed_ = replaying_ = paused_ = stopped_ = false;
   receives_ = 0;
   asked_key_.reset();
   grants_.clear();

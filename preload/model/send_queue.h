@@ -79,6 +79,12 @@ public:
   // RESET or destroy: everything is forgotten without completions.
   void clear();
   void pause(bool on) noexcept { paused_ = on; }
+  // RESET or destroy has begun: completions are still taken, nothing more is issued.
+  void stop() noexcept { stopped_ = true; }
+  void resume() { // it did not come about
+    stopped_ = false;
+    pump();
+  }
 
   bool unloading() noexcept {
     return parts_out_ != 0 || (next_ < tail_ && at(next_).stage == Stage::parts);
@@ -154,6 +160,7 @@ private:
   bool failed_ = false;    // the queue pair is in error
   bool replaying_ = false; // a replay's completion decides what comes next
   bool paused_ = false;    // SQD
+  bool stopped_ = false;
   bool blocked_on_provider_ = false;
   std::optional<uint32_t> asked_key_;
   bool grant_asked_ = false;

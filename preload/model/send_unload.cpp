@@ -310,10 +310,9 @@ void SendQueue::on_down() {
   uint64_t first = head_;
   while (first < tail_ && at(first).stage != Stage::parts)
     ++first;
-  if (first < tail_) {
+  if (first < tail_)
     at(first).way = Way::replay;
-    restart(first);
-  }
+  restart(std::min(first, next_)); // the others are decided anew: they may have waited for a credit
   pump();
 }
 

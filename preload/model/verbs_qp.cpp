@@ -127,6 +127,7 @@ int destroy_qp(ibv_qp* qp) {
   if (!mine)
     return rc;
   if (rc != 0) { // a multicast group still holds it: it stays usable for local operations
+    mine->reopen();
     Objects::get().qps.insert(qp, mine);
     interpose::add_qp(qp, true);
     return rc;

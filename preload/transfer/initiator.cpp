@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "transfer/initiator.h"
+#include "link/service.h"
 #include "observe/counters.h"
 #include "observe/log.h"
 
@@ -60,7 +61,21 @@ void Initiator::send(std::byte* message, size_t bytes) {
 void Initiator::cancel(std::byte* message) {
   channel_->abandon(message);
   const std::lock_guard hold(lock_);
-  --unanswered_;
+  if (unanswered_ != 0)
+    --unanswered_;
+  if (waiting_.empty())
+    return;
+  // No reply may be on its way to wake the waiter, and the caller holds its queue pair's lock.
+  link::Service::get().run([channel = channel_] {
+    const std::lock_guard progress(channel->device().progress_lock());
+    if (auto* initiator = static_cast<Initiator*>(channel->user_data.get()))
+      initiator->resume();
+  });
+}
+
+bool Initiator::lost() const {
+  const std::lock_guard hold(lock_);
+  return lost_;
 }
 
 std::optional<bool> Initiator::key(uint32_t rkey) const {
@@ -105,9 +120,15 @@ void Initiator::on_tx_free() {
   resume();
 }
 
-// One waiter per free credit, first come first served; each queues itself again if it needs more.
+// First come first served, while credits last. A waiter may need none any more, or queue itself
+// again for want of a message buffer (on_tx_free() comes), so each is asked once.
 void Initiator::resume() {
-  for (;;) {
+  size_t turns = 0;
+  {
+    const std::lock_guard hold(lock_);
+    turns = waiting_.size();
+  }
+  for (; turns != 0; --turns) {
     Source* source = nullptr;
     {
       const std::lock_guard hold(lock_);
@@ -119,11 +140,7 @@ void Initiator::resume() {
         continue;
       source = it->second;
     }
-    const uint32_t before = unanswered_;
     source->on_credit();
-    const std::lock_guard hold(lock_);
-    if (unanswered_ <= before) // no tx buffer: on_tx_free() comes
-      return;
   }
 }
 
@@ -131,6 +148,7 @@ void Initiator::on_down() {
   std::vector<Source*> all;
   {
     const std::lock_guard hold(lock_);
+    lost_ = true;
     unanswered_ = 0;
     waiting_.clear();
     for (const auto& [handle, source] : sources_)

@@ -53,6 +53,8 @@ public:
 
   size_t payload_max() const { return channel_->message_max() - header_bytes; }
   bool down() const { return channel_->down(); }
+  // on_down() has been or is being passed on; who attached before it hears of it.
+  bool lost() const;
 
   // What is known of a peer's key: true = virtual there, false = real or unknown there.
   std::optional<bool> key(uint32_t rkey) const;
@@ -69,6 +71,7 @@ private:
   std::shared_ptr<link::Channel> channel_;
   mutable std::mutex lock_;
   uint32_t unanswered_ = 0;
+  bool lost_ = false;
   std::unordered_map<uint64_t, Source*> sources_;
   std::deque<uint64_t> waiting_; // handles, in the order they came
   std::unordered_map<uint32_t, bool> keys_;
