@@ -60,12 +60,23 @@ void Links::withdraw(uint32_t qpn, ibv_device*, uint64_t handle) {
 
 void Links::bind(const LocalQp& qp, std::function<void(Bound)> done) {
   Service::get().run([state = state_, qp, done = std::move(done)]() mutable {
-    state->seeker.bind(qp, std::move(done));
+    state->seeker.bind(qp, false, std::move(done));
+  });
+}
+
+void Links::probe(const LocalQp& qp, std::function<void(Bound)> done) {
+  LocalQp asking = qp;
+  ++asking.handle; // beside the bind that may follow; handles are random, so none bears this one
+  Service::get().run([state = state_, asking, done = std::move(done)]() mutable {
+    state->seeker.bind(asking, true, std::move(done));
   });
 }
 
 void Links::cancel_bind(uint64_t handle) {
-  Service::get().run([state = state_, handle] { state->seeker.cancel(handle); });
+  Service::get().run([state = state_, handle] {
+    state->seeker.cancel(handle);
+    state->seeker.cancel(handle + 1); // its probe
+  });
 }
 
 void after_fork_child() {

@@ -57,6 +57,8 @@ public:
   // cancel_bind() comes first.
   void bind(const LocalQp& qp, std::function<void(Bound)> done);
   void cancel_bind(uint64_t handle);
+  // Asks only whether the peer runs adverb and owns the connected queue pair: no channel is made.
+  void probe(const LocalQp& qp, std::function<void(Bound)> done);
 
 private:
   struct State;

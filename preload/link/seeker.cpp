@@ -57,6 +57,7 @@ struct Seeker::Search {
   uint64_t remote_handle = 0;
   uint64_t timer = 0;
   int attempts = 0;
+  bool probe = false;
   bool finished = false;
 };
 
@@ -95,9 +96,10 @@ Seeker::Host& Seeker::host_of(const std::string& name) {
   return *host;
 }
 
-void Seeker::bind(const LocalQp& qp, std::function<void(Bound)> done) {
+void Seeker::bind(const LocalQp& qp, bool probe, std::function<void(Bound)> done) {
   auto search = std::make_shared<Search>();
   search->qp = qp;
+  search->probe = probe;
   search->done = std::move(done);
   searches_[qp.handle] = search;
   const auto address = peer_address(qp);
@@ -363,7 +365,10 @@ void Seeker::on_bind_ack(const std::shared_ptr<Link>& link, const wire::BindAck&
   switch (static_cast<Answer>(ack.answer)) {
   case Answer::ok:
     search->remote_handle = ack.remote_handle;
-    want_channel(link, search);
+    if (search->probe)
+      finish(search, {Verdict::adverb, nullptr, ack.remote_handle, {}});
+    else
+      want_channel(link, search);
     break;
   case Answer::no_such_qp:
     // The broker chose this process for this very queue pair; asking again would find it again.

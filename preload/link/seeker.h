@@ -20,7 +20,7 @@ class Seeker {
 public:
   explicit Seeker(const wire::Id& process) : process_(process) {}
 
-  void bind(const LocalQp& qp, std::function<void(Bound)> done);
+  void bind(const LocalQp& qp, bool probe, std::function<void(Bound)> done);
   void cancel(uint64_t handle);
 
 private:

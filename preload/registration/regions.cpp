@@ -3,6 +3,7 @@
 #include "observe/counters.h"
 #include "provider/real.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <mutex>
 
@@ -12,6 +13,9 @@ using observe::Counter;
 using observe::Gauge;
 
 namespace {
+
+constexpr unsigned remote_rights =
+    IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 
 void count_live(const Region& r, int64_t sign) {
   observe::gauge_add(Gauge::live_regions_unpinned, sign);
@@ -173,6 +177,13 @@ Check Regions::remote(const ibv_pd* pd, uint32_t key, uint64_t address, uint64_t
     return Check::bad_rights;
   data = reinterpret_cast<std::byte*>(r->start + (address - r->iova));
   return Check::ok;
+}
+
+bool Regions::any_remote() const {
+  const std::shared_lock hold(lock_);
+  return std::any_of(by_mr_.begin(), by_mr_.end(), [](const auto& entry) {
+    return !entry.second->pinned() && (entry.second->access & remote_rights) != 0;
+  });
 }
 
 bool Regions::is_virtual(uint32_t key) const {

@@ -103,6 +103,8 @@ public:
   // Remote use of a virtual key: bytes [address, +length) with the given IBV_ACCESS_REMOTE_* right.
   Check remote(const ibv_pd* pd, uint32_t key, uint64_t address, uint64_t length, unsigned right,
                std::byte*& data) const;
+  // Some unpinned region may be reached from outside.
+  bool any_remote() const;
   bool is_virtual(uint32_t key) const;
   // A key that only ever names unpinned regions, whether one is registered under it now or not.
   bool is_reserved(uint32_t key) const { return keys_.owns(key); }
