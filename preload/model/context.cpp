@@ -33,15 +33,28 @@ std::shared_ptr<Pd> Context::pd(ibv_pd* pd) {
   return entry;
 }
 
-void Context::drop(ibv_pd* pd) {
-  std::shared_ptr<Pd> last;
-  const std::lock_guard hold(lock_);
-  const auto it = pds_.find(pd);
-  // A queue pair still holds it: the provider is going to refuse the deallocation.
-  if (it == pds_.end() || it->second.use_count() > 1)
-    return;
-  last = std::move(it->second);
-  pds_.erase(it);
+// Whoever still holds the Pd for a moment (a timer that finds its queue pair gone) does not keep the
+// program from deallocating: only what is registered in the domain would.
+int Context::drop(ibv_pd* pd, int (*dealloc)(ibv_pd*)) {
+  std::shared_ptr<Pd> mine;
+  {
+    const std::lock_guard hold(lock_);
+    const auto it = pds_.find(pd);
+    if (it != pds_.end()) {
+      mine = it->second;
+      pds_.erase(it);
+    }
+  }
+  if (mine)
+    mine->staging.close();
+  const provider::Inside inside;
+  const int rc = dealloc(pd);
+  if (rc != 0 && mine) { // still in use
+    mine->staging.reopen();
+    const std::lock_guard hold(lock_);
+    pds_.try_emplace(pd, mine);
+  }
+  return rc;
 }
 
 ibv_pd* Context::own_pd() {

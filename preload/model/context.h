@@ -37,9 +37,10 @@ public:
   registration::Regions& regions() noexcept { return regions_; }
   uint64_t copy_below() const noexcept { return copy_below_; } // bytes
 
-  // The Pd of a protection domain, made at first use, kept until dealloc.
+  // The Pd of a protection domain, made at first use, kept until drop() has had the provider
+  // deallocate it; returns the provider's answer.
   std::shared_ptr<Pd> pd(ibv_pd* pd);
-  void drop(ibv_pd* pd);
+  int drop(ibv_pd* pd, int (*dealloc)(ibv_pd*));
 
   // adverb's own PD in the program's context (kick queue pairs); nullptr if it cannot be had.
   ibv_pd* own_pd();

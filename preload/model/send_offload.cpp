@@ -8,6 +8,7 @@
 #include "provider/ops.h"
 #include "provider/real.h"
 
+#include <algorithm>
 #include <cerrno>
 
 namespace adverb::model {
@@ -97,6 +98,29 @@ SendQueue::Step SendQueue::post(SendRequest& r, int& why) {
   return Step::issued;
 }
 
+// Staging is used up: the first bytes of the request itself serve a replay as well.
+bool SendQueue::borrow_own_bytes(SendRequest& r, ibv_send_wr& wr) {
+  if (r.inlined != 0) {
+    wr.send_flags |= IBV_SEND_INLINE;
+    scratch_.push_back({reinterpret_cast<uintptr_t>(inline_store(r)), std::min(r.inlined, 8U), 0});
+    return true;
+  }
+  for (int i = 0; i < r.wr.num_sge; ++i) {
+    ibv_sge sge = r.wr.sg_list[i];
+    if (sge.length == 0)
+      continue;
+    sge.length = std::min(sge.length, 8U);
+    auto& hold = holds(r)[0];
+    const unsigned rights = reads_remote(wr.opcode) ? IBV_ACCESS_LOCAL_WRITE : 0U;
+    if (qp_.regions().localize(qp_.pd(), qp_.staging(), 0, rights, false, false, sge, hold) != 0)
+      return false;
+    r.holding = static_cast<bool>(hold);
+    scratch_.push_back(sge);
+    return true;
+  }
+  return false;
+}
+
 // Makes the device itself fail the request. Where the peer refused it, a few bytes of staging go
 // under the reserved key: the peer's device answers with its NAK, moves its queue pair and raises
 // its event. Where our own elements are at fault, a WRITE of them as they stand fails at home,
@@ -121,12 +145,13 @@ SendQueue::Step SendQueue::replay(SendRequest& r, int& why) {
     auto& hold = holds(r)[0];
     hold.block = qp_.staging().take(8);
     hold.program = nullptr;
-    if (!hold.block) {
+    if (hold.block) {
+      r.holding = true;
+      scratch_.push_back({reinterpret_cast<uintptr_t>(hold.block.data), 8, hold.block.lkey});
+    } else if (!borrow_own_bytes(r, wr)) {
       why = ENOMEM;
       return Step::refused;
     }
-    r.holding = true;
-    scratch_.push_back({reinterpret_cast<uintptr_t>(hold.block.data), 8, hold.block.lkey});
   }
   wr.sg_list = scratch_.data();
   wr.num_sge = static_cast<int>(scratch_.size());

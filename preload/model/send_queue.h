@@ -110,6 +110,7 @@ private:
   Step issue(SendRequest& r, int& why);
   Step post(SendRequest& r, int& why);
   Step replay(SendRequest& r, int& why);
+  bool borrow_own_bytes(SendRequest& r, ibv_send_wr& wr);
   Step flush(SendRequest& r, int& why);
   Step unload(SendRequest& r, int& why);
   Step with_grant(SendRequest& r, int& why);

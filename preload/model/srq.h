@@ -21,6 +21,11 @@ public:
   ibv_srq* verbs() const noexcept { return srq_; }
   int post(ibv_recv_wr* wr, ibv_recv_wr** bad);
   uint32_t staged() const noexcept { return receive_.staged(); }
+  // The provider has destroyed it.
+  void forget() {
+    const std::lock_guard hold(lock_);
+    receive_.clear();
+  }
   std::optional<uint64_t> complete(ibv_wc& wc) {
     const std::lock_guard hold(lock_);
     return receive_.complete(wc);

@@ -75,7 +75,7 @@ ibv_pd* alloc_pd(ibv_context* context) {
 
 int dealloc_pd(ibv_pd* pd) {
   if (const auto context = find(pd->context))
-    context->drop(pd);
+    return context->drop(pd, provider::real().ibv_dealloc_pd);
   const provider::Inside inside;
   return provider::real().ibv_dealloc_pd(pd);
 }

@@ -214,6 +214,8 @@ int destroy_srq(ibv_srq* srq) {
   if (rc != 0 && mine) {
     Objects::get().srqs.insert(srq, mine);
     interpose::add_srq(srq, true);
+  } else if (mine) {
+    mine->forget();
   }
   return rc;
 }

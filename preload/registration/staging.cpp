@@ -33,12 +33,35 @@ struct Slab {
   }
 };
 
-Staging::Staging(ibv_pd* pd) : pd_(pd) {}
-Staging::~Staging() = default;
+namespace {
+
+// Every Staging of the process; its lock is taken under one Staging's and only tries the others'.
+struct All {
+  std::mutex lock;
+  std::vector<Staging*> stagings;
+};
+
+All& all() {
+  static auto* all = new All;
+  return *all;
+}
+
+} // namespace
+
+Staging::Staging(ibv_pd* pd) : pd_(pd) {
+  const std::lock_guard hold(all().lock);
+  all().stagings.push_back(this);
+}
+
+Staging::~Staging() {
+  const std::lock_guard hold(all().lock);
+  std::erase(all().stagings, this);
+}
 
 Slab* Staging::new_slab(size_t block_bytes) {
   if (!staging_budget().take(slab_bytes) &&
-      (!drop_an_empty_slab() || !staging_budget().take(slab_bytes)))
+      ((!drop_an_empty_slab() && !drop_an_empty_slab_elsewhere()) ||
+       !staging_budget().take(slab_bytes)))
     return nullptr;
   auto slab = std::make_unique<Slab>();
   slab->owner = this;
@@ -74,11 +97,25 @@ bool Staging::drop_an_empty_slab() {
   return false;
 }
 
+bool Staging::drop_an_empty_slab_elsewhere() {
+  const std::lock_guard hold(all().lock);
+  for (Staging* other : all().stagings) {
+    if (other == this || !other->lock_.try_lock())
+      continue;
+    const std::lock_guard theirs(other->lock_, std::adopt_lock);
+    if (other->drop_an_empty_slab())
+      return true;
+  }
+  return false;
+}
+
 Block Staging::take(size_t bytes) {
   const auto size = std::lower_bound(sizes.begin(), sizes.end(), bytes);
   if (size == sizes.end())
     return {};
   const std::lock_guard hold(lock_);
+  if (closed_)
+    return {};
   auto& of_size = slabs_[static_cast<size_t>(size - sizes.begin())];
   Slab* slab = nullptr;
   for (auto it = of_size.rbegin(); it != of_size.rend() && slab == nullptr; ++it)
@@ -91,6 +128,18 @@ Block Staging::take(size_t bytes) {
   const uint16_t index = slab->free.back();
   slab->free.pop_back();
   return {slab->memory + index * slab->block_bytes, slab->mr->lkey, slab};
+}
+
+void Staging::close() noexcept {
+  const std::lock_guard hold(lock_);
+  closed_ = true;
+  while (drop_an_empty_slab()) {
+  }
+}
+
+void Staging::reopen() noexcept {
+  const std::lock_guard hold(lock_);
+  closed_ = false;
 }
 
 void Staging::give(Block block) noexcept {

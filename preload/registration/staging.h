@@ -41,14 +41,21 @@ public:
   Block take(size_t bytes);
   void give(Block block) noexcept;
 
+  // Before the protection domain goes: gives all slabs without used blocks back, and takes none
+  // until reopen().
+  void close() noexcept;
+  void reopen() noexcept;
+
 private:
   static constexpr std::array<size_t, 5> sizes = {256, 1024, 4096, 16384, 65536};
 
   Slab* new_slab(size_t block_bytes);
-  bool drop_an_empty_slab();
+  bool drop_an_empty_slab();           // of this one, lock_ held
+  bool drop_an_empty_slab_elsewhere(); // of another that is not in use right now
 
   ibv_pd* pd_;
   std::mutex lock_;
+  bool closed_ = false;
   std::array<std::vector<std::unique_ptr<Slab>>, sizes.size()> slabs_;
 };
 
