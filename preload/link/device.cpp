@@ -103,10 +103,15 @@ void Device::on_event() {
   while (real.ibv_get_cq_event(events_, &cq, &unused) == 0)
     real.ibv_ack_cq_events(cq, 1);
   context_->ops.req_notify_cq(cq_, 0);
-  // Waits for the lock: what arrived before the arm is announced by no further event.
+  drain();
+}
+
+// Waits for the lock: what arrived before the arm is announced by no further event. A turn at a
+// time, because timers wait behind it.
+void Device::drain() {
   const std::lock_guard hold(progress_);
-  while (poll()) {
-  }
+  if (poll())
+    Service::get().run([this] { drain(); });
 }
 
 bool Device::progress() {

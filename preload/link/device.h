@@ -18,6 +18,25 @@ namespace adverb::link {
 
 class Channel;
 
+// A mutex whose try_lock() lets those pass that wait: threads that poll in a loop would else keep it
+// among themselves, and who waits here holds up timers and peers.
+class ProgressLock {
+public:
+  void lock() {
+    waiting_.fetch_add(1, std::memory_order_relaxed);
+    mutex_.lock();
+    waiting_.fetch_sub(1, std::memory_order_relaxed);
+  }
+  bool try_lock() {
+    return waiting_.load(std::memory_order_relaxed) == 0 && mutex_.try_lock();
+  }
+  void unlock() { mutex_.unlock(); }
+
+private:
+  std::mutex mutex_;
+  std::atomic<int> waiting_{0};
+};
+
 class Device : public std::enable_shared_from_this<Device> {
 public:
   // The one of this process; nullptr (and a log line) when the device cannot be opened again.
@@ -26,7 +45,7 @@ public:
 
   // Held while completions are polled and handlers run. Taking it once means that nothing that ran
   // before still does.
-  std::mutex& progress_lock() noexcept { return progress_; }
+  ProgressLock& progress_lock() noexcept { return progress_; }
 
   // Polls and dispatches unless another thread does; true if anything was there.
   bool progress();
@@ -42,6 +61,7 @@ private:
   explicit Device(ibv_device* device) : device_(device) {}
   bool open();
   void on_event();
+  void drain();
   bool poll();
   bool add_slots(uint32_t count);
   void return_slots(uint32_t count) noexcept;
@@ -65,7 +85,7 @@ private:
   std::atomic<uint64_t> used_{0};
   uint32_t srq_depth_ = 0;
 
-  std::mutex progress_;
+  ProgressLock progress_;
   std::mutex slots_lock_; // leaf
   struct Slot {
     std::byte* memory;

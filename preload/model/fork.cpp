@@ -5,6 +5,7 @@
 #include "model/context.h"
 #include "observe/counters.h"
 #include "observe/page.h"
+#include "registration/staging.h"
 
 #include <mutex>
 #include <pthread.h>
@@ -17,6 +18,7 @@ namespace {
 void in_child() {
   interpose::forget_all();
   after_fork_child();
+  registration::Staging::after_fork_child();
   link::after_fork_child();
   observe::after_fork_child();
 }

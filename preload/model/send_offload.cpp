@@ -111,7 +111,7 @@ bool SendQueue::borrow_own_bytes(SendRequest& r, ibv_send_wr& wr) {
       continue;
     sge.length = std::min(sge.length, 8U);
     auto& hold = holds(r)[0];
-    const unsigned rights = reads_remote(wr.opcode) ? IBV_ACCESS_LOCAL_WRITE : 0U;
+    const auto rights = static_cast<unsigned>(reads_remote(wr.opcode) ? IBV_ACCESS_LOCAL_WRITE : 0);
     if (qp_.regions().localize(qp_.pd(), qp_.staging(), 0, rights, false, false, sge, hold) != 0)
       return false;
     r.holding = static_cast<bool>(hold);

@@ -5,6 +5,7 @@
 #include "registration/budget.h"
 
 #include <algorithm>
+#include <atomic>
 #include <sys/mman.h>
 
 namespace adverb::registration {
@@ -40,13 +41,21 @@ struct All {
   std::mutex lock;
   std::vector<Staging*> stagings;
 };
+std::atomic<All*> instance{nullptr};
 
 All& all() {
-  static auto* all = new All;
-  return *all;
+  All* now = instance.load(std::memory_order_acquire);
+  if (now != nullptr)
+    return *now;
+  auto fresh = std::make_unique<All>();
+  return instance.compare_exchange_strong(now, fresh.get()) ? *fresh.release() : *now;
 }
 
 } // namespace
+
+void Staging::after_fork_child() {
+  instance.store(nullptr); // leaked: the regions in it are the parent's
+}
 
 Staging::Staging(ibv_pd* pd) : pd_(pd) {
   const std::lock_guard hold(all().lock);

@@ -46,6 +46,9 @@ public:
   void close() noexcept;
   void reopen() noexcept;
 
+  // Forgets all that the parent has; its regions are none of the child's.
+  static void after_fork_child();
+
 private:
   static constexpr std::array<size_t, 5> sizes = {256, 1024, 4096, 16384, 65536};
 

@@ -186,8 +186,11 @@ void Responder::retry_soon() {
 }
 
 void Responder::on_message(link::RxBuffer message) {
-  if (!waiting_.empty() || !serve(message))
-    waiting_.push_back(std::move(message));
+  if (waiting_.empty() && serve(message))
+    return;
+  waiting_.push_back(std::move(message));
+  if (waiting_.size() > 1)
+    serve_waiting();
 }
 
 void Responder::on_tx_free() {
