@@ -18,8 +18,8 @@ namespace adverb::link {
 
 class Channel;
 
-// A mutex whose try_lock() lets those pass that wait: threads that poll in a loop would else keep it
-// among themselves, and who waits here holds up timers and peers.
+// A mutex whose try_lock() lets those pass that wait: threads that poll in a loop would else keep
+// it among themselves, and who waits here holds up timers and peers.
 class ProgressLock {
 public:
   void lock() {
@@ -27,9 +27,7 @@ public:
     mutex_.lock();
     waiting_.fetch_sub(1, std::memory_order_relaxed);
   }
-  bool try_lock() {
-    return waiting_.load(std::memory_order_relaxed) == 0 && mutex_.try_lock();
-  }
+  bool try_lock() { return waiting_.load(std::memory_order_relaxed) == 0 && mutex_.try_lock(); }
   void unlock() { mutex_.unlock(); }
 
 private:
