@@ -33,8 +33,8 @@ std::shared_ptr<Pd> Context::pd(ibv_pd* pd) {
   return entry;
 }
 
-// Whoever still holds the Pd for a moment (a timer that finds its queue pair gone) does not keep the
-// program from deallocating: only what is registered in the domain would.
+// Whoever still holds the Pd for a moment (a timer that finds its queue pair gone) does not keep
+// the program from deallocating: only what is registered in the domain would.
 int Context::drop(ibv_pd* pd, int (*dealloc)(ibv_pd*)) {
   std::shared_ptr<Pd> mine;
   {
