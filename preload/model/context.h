@@ -55,8 +55,8 @@ public:
   // Returns when no request of a peer that was being executed when it was called still is.
   void barrier();
 
-  // In a fork child: no link, no lock held. With `had_queues` the parent's queues may be used on this
-  // context, which adverb cannot follow here: nothing new is unpinned or managed on it.
+  // In a fork child: no link, no lock held. With `had_queues` the parent's queues may be used on
+  // this context, which adverb cannot follow here: nothing new is unpinned or managed on it.
   void in_child(bool had_queues);
   bool passes_through() const noexcept { return passes_through_; }
 
