@@ -201,6 +201,7 @@ namespace {
 
 // Channels carry their Initiator or Responder as user data, made at the first message or attach.
 struct InitiatorSide final : link::ChannelUser {
+  virtual ~InitiatorSide() = default;
   void on_message(link::Channel& channel, link::RxBuffer message) override {
     if (auto* initiator = static_cast<Initiator*>(channel.user_data.get()))
       initiator->on_message(std::move(message));
@@ -219,6 +220,7 @@ struct InitiatorSide final : link::ChannelUser {
 };
 
 struct ResponderSide final : link::ChannelUser {
+  virtual ~ResponderSide() = default;
   static Responder& of(link::Channel& channel) {
     if (!channel.user_data)
       channel.user_data = std::make_shared<Responder>(channel);
