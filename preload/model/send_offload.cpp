@@ -69,8 +69,8 @@ SendQueue::Step SendQueue::post(SendRequest& r, int& why) {
       ibv_sge sge = r.wr.sg_list[i];
       auto& hold = holds(r)[i];
       const int rc = qp_.regions().localize(qp_.pd(), qp_.staging(), qp_.context().copy_below(),
-                                            incoming ? IBV_ACCESS_LOCAL_WRITE : 0, !incoming, false,
-                                            sge, hold);
+                                            incoming ? unsigned{IBV_ACCESS_LOCAL_WRITE} : 0U,
+                                            !incoming, false, sge, hold);
       if (rc == ENOMEM) {
         release(r);
         if (observe::log_every("send-window", 10))
@@ -111,7 +111,7 @@ bool SendQueue::borrow_own_bytes(SendRequest& r, ibv_send_wr& wr) {
       continue;
     sge.length = std::min(sge.length, 8U);
     auto& hold = holds(r)[0];
-    const auto rights = static_cast<unsigned>(reads_remote(wr.opcode) ? IBV_ACCESS_LOCAL_WRITE : 0);
+    const unsigned rights = reads_remote(wr.opcode) ? unsigned{IBV_ACCESS_LOCAL_WRITE} : 0U;
     if (qp_.regions().localize(qp_.pd(), qp_.staging(), 0, rights, false, false, sge, hold) != 0)
       return false;
     r.holding = static_cast<bool>(hold);
