@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""What a test said: TAP lines of a script, JUnit XML of a Catch2 program, and their summary."""
+"""What a test said in TAP lines, and the summary of all."""
 
 import re
-import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass, field
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
@@ -62,26 +61,6 @@ def from_tap(suite, script, output, status):
     elif not results:
         results.append(Result(suite, script, FAILED, "reported no test", output))
     return results
-
-
-def from_junit(suite, program, xml):
-    """Results of one Catch2 program, one for each test case; raises ParseError on broken XML."""
-    cases = {}
-    for case in ElementTree.fromstring(xml).iter("testcase"):
-        # Catch2 names sections "case/section"; a case is one promise, whatever its sections.
-        if case.get("classname", "").endswith(".global"):
-            name = case.get("name", "").split("/")[0]
-        else:
-            name = f"{case.get('classname', '')} {case.get('name', '')}".strip()
-        bad = [e for e in case if e.tag in ("failure", "error")]
-        if bad:
-            text = "\n".join(f"{e.get('message', '')}\n{e.text or ''}" for e in bad)
-            cases[name] = Result(suite, f"{program}: {name}", FAILED, "", text)
-        elif any(e.tag == "skipped" for e in case):
-            cases.setdefault(name, Result(suite, f"{program}: {name}", SKIPPED))
-        else:
-            cases.setdefault(name, Result(suite, f"{program}: {name}", PASSED))
-    return list(cases.values())
 
 
 def summary(report):

@@ -156,7 +156,7 @@ Outcome Agent::exec(const Protect& c) {
   void* p = reinterpret_cast<void*>(c.addr);
   int rc = c.prot < 0 ? munmap(p, c.size) : mprotect(p, c.size, c.prot);
   if (!rc && c.prot == -1) // keep the addresses ours, or Reset would unmap a stranger's memory
-    mmap(p, c.size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    (void)mmap(p, c.size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
   return {rc ? errno : 0, 0};
 }
 

@@ -171,7 +171,7 @@ void sqd_with_work(Case& c) {
   bool good = l.n == 8 - done;
   for (int i = 0; i < l.n; ++i)
     good = good && l.wc[i].status == IBV_WC_SUCCESS &&
-           l.wc[i].wr_id == static_cast<uint64_t>(done + i);
+           l.wc[i].wr_id == static_cast<uint64_t>(done) + static_cast<uint64_t>(i);
   c.expect("back", "the rest completes in order", good);
 }
 
