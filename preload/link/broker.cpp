@@ -304,12 +304,17 @@ void Broker::on_stranger(const std::shared_ptr<Connection>& connection, const wi
   accept_members();
   for (const auto& member : std::vector(members_.begin(), members_.end()))
     member->poll_now();
-  const Owner* owner = nullptr;
+  // Devices number their queue pairs alike. The GID tells them apart where it was registered; else
+  // the initiator asks again and meets the next.
+  std::vector<const Owner*> candidates;
   const auto [begin, end] = owners_.equal_range(hello.dqpn);
-  if (begin != end) {
-    const auto count = std::distance(begin, end);
-    owner = &std::next(begin, static_cast<long>(hello.attempt) % count)->second;
-  }
+  for (auto it = begin; it != end; ++it)
+    if (it->second.gid == hello.dgid)
+      candidates.push_back(&it->second);
+  if (candidates.empty())
+    for (auto it = begin; it != end; ++it)
+      candidates.push_back(&it->second);
+  const Owner* owner = candidates.empty() ? nullptr : candidates[hello.attempt % candidates.size()];
   if (owner == nullptr) {
     observe::count(Counter::broker_refused);
     wire::HelloAck ack{};

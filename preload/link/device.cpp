@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <fcntl.h>
 #include <map>
 #include <string>
@@ -87,6 +88,21 @@ bool Device::open() {
   return true;
 }
 
+bool Device::has_gid(const ibv_gid& gid) const {
+  const provider::Inside inside;
+  const auto& real = provider::real();
+  for (uint8_t port = 1;; ++port) {
+    ibv_port_attr attr{};
+    if (real.ibv_query_port(context_, port, reinterpret_cast<_compat_ibv_port_attr*>(&attr)) != 0)
+      return false; // no such port
+    ibv_gid one{};
+    for (int i = 0; i < attr.gid_tbl_len; ++i)
+      if (real.ibv_query_gid(context_, port, i, &one) == 0 &&
+          memcmp(one.raw, gid.raw, sizeof gid.raw) == 0)
+        return true;
+  }
+}
+
 uint32_t Device::credits_to_give() const noexcept {
   const uint64_t used = used_.load(std::memory_order_relaxed);
   const uint64_t left = used < budget_ ? budget_ - used : 0;
@@ -136,6 +152,9 @@ bool Device::poll() {
         if (it != channels_.end())
           channel = it->second.lock();
       }
+      if (wc.status != IBV_WC_SUCCESS && wc.status != IBV_WC_WR_FLUSH_ERR)
+        observe::log_info("{}: a companion queue pair failed: work completion status {}",
+                          device_->name, static_cast<int>(wc.status));
       if ((wc.wr_id & receive_bit) == 0) {
         if (channel)
           channel->on_sent(wc.wr_id, wc.status == IBV_WC_SUCCESS);

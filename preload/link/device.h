@@ -48,6 +48,9 @@ public:
   // Polls and dispatches unless another thread does; true if anything was there.
   bool progress();
 
+  // Whether a port of the device has this address now.
+  bool has_gid(const ibv_gid& gid) const;
+
   // Bytes of one message, by the memory this process may pin.
   size_t message_max() const noexcept { return message_max_; }
   // How many credits a new channel may have; at least 2.

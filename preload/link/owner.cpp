@@ -99,6 +99,15 @@ Answer Directory::match(const wire::Bind& bind, LocalQp& qp) const {
   return answer;
 }
 
+std::set<ibv_device*> Directory::devices(uint32_t qpn) const {
+  const std::lock_guard hold(lock_);
+  std::set<ibv_device*> out;
+  for (const auto& [handle, candidate] : qps_)
+    if (candidate.qpn == qpn)
+      out.insert(candidate.device);
+  return out;
+}
+
 struct Owner::Link {
   std::shared_ptr<Connection> connection;
   wire::Id peer_nonce{};
@@ -197,9 +206,25 @@ void Owner::on_frame(const std::shared_ptr<Link>& link, const wire::Frame& frame
   }
 }
 
+// Whether a queue pair that is asked for can become the one that is meant. Devices number theirs
+// alike: one of the same number on another device must not keep the peer waiting.
+bool Owner::is_here(const wire::Bind& bind) const {
+  const auto devices = directory_.devices(bind.dqpn);
+  if (bind.dgid == wire::Id{}) // a LID
+    return !devices.empty();
+  ibv_gid gid{};
+  memcpy(gid.raw, bind.dgid.data(), sizeof gid.raw);
+  return std::ranges::any_of(devices, [&](ibv_device* device) {
+    const auto ours = Device::get(device);
+    return ours && ours->has_gid(gid);
+  });
+}
+
 void Owner::on_bind(const std::shared_ptr<Link>& link, const wire::Bind& bind) {
   LocalQp qp;
-  const Answer answer = directory_.match(bind, qp);
+  Answer answer = directory_.match(bind, qp);
+  if (answer != Answer::ok && !is_here(bind))
+    answer = Answer::no_such_qp;
   // A target connected to somebody else may be about to be reset and connected anew, as much as one
   // not connected yet: its peer asks because it has been told this number.
   const bool waits = answer == Answer::not_ready || answer == Answer::mismatch;

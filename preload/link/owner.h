@@ -21,6 +21,8 @@ public:
   bool find(uint64_t handle, LocalQp& qp) const;
   // The queue pair that `bind` means, if it is connected to the one that asks.
   wire::Answer match(const wire::Bind& bind, LocalQp& qp) const;
+  // Where this process has queue pairs of the number.
+  std::set<ibv_device*> devices(uint32_t qpn) const;
 
 private:
   mutable std::mutex lock_;
@@ -39,6 +41,7 @@ public:
 private:
   struct Link;
   void on_frame(const std::shared_ptr<Link>& link, const wire::Frame& frame);
+  bool is_here(const wire::Bind& bind) const;
   void on_bind(const std::shared_ptr<Link>& link, const wire::Bind& bind);
   void on_companion(const std::shared_ptr<Link>& link, const wire::Companion& request);
   void end(const std::shared_ptr<Link>& link, const char* why);

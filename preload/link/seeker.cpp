@@ -31,7 +31,9 @@ constexpr std::chrono::milliseconds remember_refusal{50};
 // Who accepts connections runs a broker: it may be slow, or its successor about to take over.
 constexpr std::chrono::seconds answer_due{3};
 constexpr std::chrono::milliseconds again_after{30};
-constexpr int attempts_max = 4; // connections made for one queue pair
+constexpr int again_max = 4; // times a connection that ended early is made anew
+constexpr int attempts_max =
+    16; // connections made for one queue pair; a host's devices number alike
 
 wire::Id id_of(const ibv_gid& gid) {
   wire::Id id;
@@ -57,6 +59,7 @@ struct Seeker::Search {
   uint64_t remote_handle = 0;
   uint64_t timer = 0;
   int attempts = 0;
+  bool unknown = false; // a process that was asked does not own the queue pair
   bool probe = false;
   bool finished = false;
 };
@@ -175,7 +178,10 @@ void Seeker::go_on(const std::shared_ptr<Search>& search) {
   } else if (Clock::now() < host.stock_until) {
     finish(search, {Verdict::stock, nullptr, 0, "the host did not answer just now"});
   } else if (search->attempts >= attempts_max) {
-    finish(search, {Verdict::refused, nullptr, 0, "the peer ends the link without an answer"});
+    if (search->unknown)
+      finish(search, {Verdict::stock, nullptr, 0, "no process there owns the queue pair"});
+    else
+      finish(search, {Verdict::refused, nullptr, 0, "the peer ends the link without an answer"});
   } else {
     connect(host, search);
   }
@@ -258,7 +264,7 @@ void Seeker::no_link(Host& host, const std::shared_ptr<Link>& link, Answer answe
 
 // Lets a search go on a little later; false when it has been tried often enough.
 bool Seeker::again(const std::shared_ptr<Search>& search) {
-  if (search->attempts >= attempts_max)
+  if (search->attempts >= again_max)
     return false;
   Service::get().after(again_after, [this, weak = std::weak_ptr(search)] {
     if (const auto s = weak.lock())
@@ -371,11 +377,10 @@ void Seeker::on_bind_ack(const std::shared_ptr<Link>& link, const wire::BindAck&
       want_channel(link, search);
     break;
   case Answer::no_such_qp:
-    // The broker chose this process for this very queue pair; asking again would find it again.
-    if (link->first == search)
-      finish(search, {Verdict::stock, nullptr, 0, "no process there owns the queue pair"});
-    else
-      go_on(search);
+    // Another process there may own one of this number on the right device: go_on() connects
+    // again, as often as it may.
+    search->unknown = true;
+    go_on(search);
     break;
   default:
     finish(search, {Verdict::stock, nullptr, 0, "the peer's queue pair is connected elsewhere"});

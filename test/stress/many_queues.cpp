@@ -33,12 +33,10 @@ void run(const stress::Options& options, int socket) {
 
 int main(int argc, char** argv) {
   stress::Options options;
-  const option names[] = {{"seconds", required_argument, nullptr, 's'},
-                          {"queues", required_argument, nullptr, 'q'},
-                          {"threads", required_argument, nullptr, 't'},
-                          {"one-process", no_argument, nullptr, 'o'},
-                          {"churn", no_argument, nullptr, 'c'},
-                          {nullptr, 0, nullptr, 0}};
+  const option names[] = {
+      {"seconds", required_argument, nullptr, 's'}, {"queues", required_argument, nullptr, 'q'},
+      {"threads", required_argument, nullptr, 't'}, {"one-process", no_argument, nullptr, 'o'},
+      {"churn", no_argument, nullptr, 'c'},         {nullptr, 0, nullptr, 0}};
   for (int c; (c = getopt_long(argc, argv, "", names, nullptr)) != -1;) {
     switch (c) {
     case 's':
@@ -94,7 +92,8 @@ int main(int argc, char** argv) {
   broken |= stress::broken();
   int failed = 0;
   failed += verdict(broken, 1, stress::completions, "every request completes exactly once");
-  failed += verdict(broken, 2, stress::data, "every byte arrives, in order, before it is announced");
+  failed +=
+      verdict(broken, 2, stress::data, "every byte arrives, in order, before it is announced");
   failed += verdict(broken, 3, stress::atomics, "no atomic operation is lost or doubled");
   failed += verdict(broken, 4, stress::progress, "no queue pair stops and no sleeper is forgotten");
   puts("1..4");

@@ -58,8 +58,8 @@ void complain(Promise promise, const char* format, ...) {
 }
 
 Queue::Queue(ibv_pd* pd, ibv_cq* cq, unsigned number) : pd_(pd), number_(number) {
-  void* memory = mmap(nullptr, sizeof(Memory), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-                      -1, 0);
+  void* memory =
+      mmap(nullptr, sizeof(Memory), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   memory_ = static_cast<Memory*>(memory);
   mr_ = ibv_reg_mr(pd, memory, sizeof(Memory), all_rights);
   ibv_qp_init_attr init{};
@@ -105,8 +105,8 @@ bool Queue::connect(ibv_context* context, const Address& peer, const Address& sh
   attr.ah_attr.grh.hop_limit = 64;
   rc |= ibv_query_gid(context, 1, 1, &attr.ah_attr.grh.dgid);
   rc |= ibv_modify_qp(qp_, &attr,
-                      IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-                          IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+                      IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                          IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
   attr.qp_state = IBV_QPS_RTS;
   attr.max_rd_atomic = 4;
   attr.timeout = 14;
@@ -120,8 +120,9 @@ bool Queue::connect(ibv_context* context, const Address& peer, const Address& sh
 
 void Queue::post(Kind kind, uint64_t value, uint32_t bytes, uint64_t remote, bool signaled) {
   static constexpr ibv_wr_opcode opcodes[] = {
-      IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ,  IBV_WR_SEND, IBV_WR_RDMA_WRITE_WITH_IMM,
-      IBV_WR_RDMA_WRITE, IBV_WR_ATOMIC_FETCH_AND_ADD,    IBV_WR_ATOMIC_CMP_AND_SWP};
+      IBV_WR_RDMA_WRITE,          IBV_WR_RDMA_READ,  IBV_WR_SEND,
+      IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_RDMA_WRITE, IBV_WR_ATOMIC_FETCH_AND_ADD,
+      IBV_WR_ATOMIC_CMP_AND_SWP};
   const uint64_t n = next_;
   // A queue without one signaled request would never be seen to move again.
   signaled |= silent_ >= 5 || room() <= 1;
@@ -250,8 +251,11 @@ void Queue::on_send(const ibv_wc& wc) {
       IBV_WC_RDMA_WRITE, IBV_WC_FETCH_ADD, IBV_WC_COMP_SWAP};
   const uint64_t n = wc.wr_id & 0xFFFFFFFFFF;
   if (n < oldest_ || n >= next_ || at(n).handled || !at(n).signaled) {
-    complain(completions, "queue pair %u: completion of request %" PRIu64 " which is %s", number_, n,
-             n >= next_ ? "not posted" : n < oldest_ || at(n).handled ? "complete" : "not signaled");
+    complain(completions, "queue pair %u: completion of request %" PRIu64 " which is %s", number_,
+             n,
+             n >= next_                     ? "not posted"
+             : n < oldest_ || at(n).handled ? "complete"
+                                            : "not signaled");
     return;
   }
   Posted& p = at(n);
@@ -286,9 +290,11 @@ void Queue::on_receive(const ibv_wc& wc) {
   }
   got_[n % receives] = true;
   const bool announced = wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM;
-  const std::byte* at = announced ? memory_->announced[n % receives] : memory_->received[n % receives];
+  const std::byte* at =
+      announced ? memory_->announced[n % receives] : memory_->received[n % receives];
   if (announced && wc.imm_data != static_cast<uint32_t>(n))
-    complain(data, "queue pair %u: message %" PRIu64 " carries immediate %u", number_, n, wc.imm_data);
+    complain(data, "queue pair %u: message %" PRIu64 " carries immediate %u", number_, n,
+             wc.imm_data);
   if (wc.byte_len != message_bytes(n) || !matches(at, wc.byte_len, n))
     complain(data, "queue pair %u: %s %" PRIu64 " of %u bytes (not %u) arrived damaged", number_,
              announced ? "WRITE_WITH_IMM" : "SEND", n, wc.byte_len, message_bytes(n));
@@ -318,7 +324,8 @@ uint64_t Queue::received() {
 void Queue::describe() {
   const std::lock_guard hold(lock_);
   if (oldest_ != next_)
-    fprintf(stderr, "queue pair %u: requests %" PRIu64 " to %" PRIu64 " (kind %d) did not complete; "
+    fprintf(stderr,
+            "queue pair %u: requests %" PRIu64 " to %" PRIu64 " (kind %d) did not complete; "
             "%" PRIu64 " messages sent, %" PRIu64 " received\n",
             number_, oldest_, next_, static_cast<int>(at(oldest_).kind), messages_, consumed_);
 }

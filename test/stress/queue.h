@@ -27,10 +27,10 @@ struct Address {
   uint64_t memory = 0;
 };
 
-inline constexpr uint32_t window = 16;         // work requests of each queue in flight
-inline constexpr uint32_t receives = 16;       // posted at any time
-inline constexpr uint32_t large = 40 * 1024;   // bytes: more than two parts of a message
-inline constexpr uint32_t small = 4096;        // bytes of a receive
+inline constexpr uint32_t window = 16;       // work requests of each queue in flight
+inline constexpr uint32_t receives = 16;     // posted at any time
+inline constexpr uint32_t large = 40 * 1024; // bytes: more than two parts of a message
+inline constexpr uint32_t small = 4096;      // bytes of a receive
 inline constexpr uint32_t write_slots = 4;
 inline constexpr uint32_t inline_bytes = 64;
 

@@ -227,8 +227,9 @@ void Side::churn() {
     const size_t bytes = 1 + random() % 100000;
     auto* memory = static_cast<std::byte*>(
         mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    ibv_mr* mr = ibv_reg_mr(pd_, memory, bytes,
-                            IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
+    ibv_mr* mr =
+        ibv_reg_mr(pd_, memory, bytes,
+                   IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
     ibv_qp_init_attr init{};
     init.send_cq = init.recv_cq = cqs_[random() % 2]->cq;
     init.qp_type = IBV_QPT_RC;
@@ -314,8 +315,10 @@ void Side::run() {
   const auto theirs = receive<Sums>();
   const uint64_t word = queues_[0]->memory().added;
   if (word != theirs.count || theirs.added != theirs.count * (theirs.count - 1) / 2)
-    complain(atomics, "fetch-and-add by %" PRIu64 " operations left %" PRIu64 "; what they met sums to "
-             "%" PRIu64, theirs.count, word, theirs.added);
+    complain(atomics,
+             "fetch-and-add by %" PRIu64 " operations left %" PRIu64 "; what they met sums to "
+             "%" PRIu64,
+             theirs.count, word, theirs.added);
   send(char{});
   receive<char>();
 }

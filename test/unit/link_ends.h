@@ -87,6 +87,7 @@ public:
     pid_ = -1;
   }
   pid_t pid() const { return pid_; }
+  int fd() const { return fd_; }
 
 private:
   pid_t pid_ = -1;
@@ -181,18 +182,21 @@ struct Asker final : link::ChannelUser {
   int downs = 0;
 };
 
-inline ibv_device* device() {
+// The devices there are; where there is one only, it is both.
+inline ibv_device* device(int which = 0) {
   static ibv_device** const list = ibv_get_device_list(nullptr);
   CHECK_THAT(list != nullptr && list[0] != nullptr);
-  return list[0];
+  return which != 0 && list[1] != nullptr ? list[1] : list[0];
 }
 
-// A queue pair as the model describes one; none has to exist on the device for a link.
-inline link::LocalQp qp(uint32_t qpn, uint64_t handle, uint32_t dest = 0) {
-  static ibv_context* const context = ibv_open_device(device());
+// A queue pair as the model describes one; none has to exist on the device for a link. Its peer is
+// on the device it is on itself.
+inline link::LocalQp qp(uint32_t qpn, uint64_t handle, uint32_t dest = 0, int which = 0) {
+  static ibv_context* const contexts[] = {ibv_open_device(device(0)), ibv_open_device(device(1))};
+  ibv_context* const context = contexts[which];
   CHECK_THAT(context != nullptr);
   link::LocalQp q{};
-  q.device = device();
+  q.device = device(which);
   q.qpn = qpn;
   q.handle = handle;
   q.type = IBV_QPT_RC;
@@ -204,7 +208,7 @@ inline link::LocalQp qp(uint32_t qpn, uint64_t handle, uint32_t dest = 0) {
   q.ah.is_global = 1;
   q.ah.port_num = 1;
   q.ah.grh.hop_limit = 64;
-  // The GID of 127.0.0.1, or of the host's own address where the device is a real one.
+  // A GID that is an IPv4 address: 127.0.0.1, or the host's own where the device is a real one.
   for (int i = 0; i < 16; ++i) {
     ibv_gid gid{};
     if (ibv_query_gid(context, 1, i, &gid) != 0)

@@ -90,8 +90,8 @@ TEST_CASE("unknown kinds, statuses, flags and reserved bits are refused") {
 TEST_CASE("no mutation makes the parsers accept what leaves the request or the message") {
   std::mt19937_64 random(20);
   const auto edge = [&]() -> uint64_t {
-    static constexpr uint64_t edges[] = {0, 1, 7, 8, 4096, 16384, 1ULL << 31, 1ULL << 32,
-                                         UINT64_MAX, UINT64_MAX - 1, 1ULL << 63};
+    static constexpr uint64_t edges[] = {
+        0, 1, 7, 8, 4096, 16384, 1ULL << 31, 1ULL << 32, UINT64_MAX, UINT64_MAX - 1, 1ULL << 63};
     return random() % 3 == 0 ? random() : edges[random() % std::size(edges)] + random() % 3 - 1;
   };
   size_t taken = 0;

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// The two sides most cases of links begin with, and the TAP around them.
+#pragma once
+
+#include "link_ends.h"
+
+#include <csignal>
+#include <span>
+
+namespace link_test {
+
+using link::Verdict;
+
+// Queue pair 100 of one process is connected to 200 of the other.
+inline constexpr uint32_t here = 100;
+inline constexpr uint32_t there = 200;
+
+inline Echo* echo = nullptr;
+inline Asker* asker = nullptr;
+
+inline void install() {
+  echo = new Echo;
+  asker = new Asker;
+  link::set_channel_user(asker, echo);
+}
+
+// Owns queue pair `there`, connected to `here`, until told to end.
+inline void own(Node& me) {
+  install();
+  link::Links::get().publish(qp(there, 2));
+  link::Links::get().connected(qp(there, 2, here));
+  me.say('r');
+  me.hear('q');
+}
+
+inline link::Bound ask(uint64_t handle = 1) {
+  install();
+  link::Links::get().publish(qp(here, handle));
+  return bind(qp(here, handle, there));
+}
+
+struct Case {
+  const char* name;
+  bool (*run)();
+};
+#define CASE(function)                                                                             \
+  { #function, function }
+
+// All cases, or the one named on the command line.
+inline int run(std::span<const Case> cases, int argc, char** argv) {
+  signal(SIGPIPE, SIG_IGN);
+  printf("1..%zu\n", argc > 1 ? size_t{1} : cases.size());
+  bool all = true;
+  for (const Case& c : cases) {
+    if (argc > 1 && strcmp(argv[1], c.name) != 0)
+      continue;
+    fflush(stdout);
+    const bool good = c.run();
+    printf("%s - %s\n", good ? "ok" : "not ok", c.name);
+    all = all && good;
+  }
+  return all ? 0 : 1;
+}
+
+} // namespace link_test

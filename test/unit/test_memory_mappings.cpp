@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// What registration may believe of a range of addresses.
+#include "catch.h"
+#include "memory/limits.h"
+#include "memory/mappings.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <fcntl.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+using adverb::memory::Mapping;
+using adverb::memory::mapping_of;
+
+namespace {
+
+constexpr size_t page = 4096;
+
+struct Mapped {
+  explicit Mapped(size_t pages, int flags = MAP_PRIVATE | MAP_ANONYMOUS, int fd = -1)
+      : bytes(pages * page), at(reinterpret_cast<uintptr_t>(
+                                 mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, fd, 0))) {}
+  ~Mapped() { munmap(reinterpret_cast<void*>(at), bytes); }
+  Mapped(const Mapped&) = delete;
+  Mapped& operator=(const Mapped&) = delete;
+  void protect(size_t index, int rights) const {
+    mprotect(reinterpret_cast<void*>(at + index * page), page, rights);
+  }
+  void unmap(size_t index) const { munmap(reinterpret_cast<void*>(at + index * page), page); }
+  size_t bytes;
+  uintptr_t at;
+};
+
+} // namespace
+
+TEST_CASE("ordinary memory is ordinary, by however many mappings it is made of") {
+  const Mapped m(8);
+  CHECK(mapping_of(m.at, m.bytes, true) == Mapping::ordinary);
+  CHECK(mapping_of(m.at + 1, 1, true) == Mapping::ordinary);
+  m.protect(3, PROT_READ); // three mappings now
+  CHECK(mapping_of(m.at, m.bytes, false) == Mapping::ordinary);
+  int local = 0;
+  CHECK(mapping_of(reinterpret_cast<uintptr_t>(&local), sizeof local, true) == Mapping::ordinary);
+  void* heap = malloc(100);
+  CHECK(mapping_of(reinterpret_cast<uintptr_t>(heap), 100, true) == Mapping::ordinary);
+  free(heap);
+}
+
+TEST_CASE("a hole or a missing right anywhere is absent, as stock answers EFAULT") {
+  const Mapped m(8);
+  m.protect(3, PROT_READ);
+  CHECK(mapping_of(m.at, m.bytes, true) == Mapping::absent);
+  CHECK(mapping_of(m.at, 3 * page, true) == Mapping::ordinary);
+  CHECK(mapping_of(m.at, 3 * page + 1, true) == Mapping::absent);
+  m.protect(5, PROT_NONE);
+  CHECK(mapping_of(m.at, m.bytes, false) == Mapping::absent);
+  CHECK(mapping_of(m.at + 6 * page, 2 * page, true) == Mapping::ordinary);
+  m.unmap(7);
+  CHECK(mapping_of(m.at + 6 * page, page, true) == Mapping::ordinary);
+  CHECK(mapping_of(m.at + 6 * page, page + 1, true) == Mapping::absent);
+  CHECK(mapping_of(m.at + 7 * page, 1, false) == Mapping::absent);
+}
+
+TEST_CASE("ranges that end beyond the address space are absent") {
+  const Mapped m(1);
+  CHECK(mapping_of(m.at, SIZE_MAX, false) == Mapping::absent);
+  CHECK(mapping_of(m.at, SIZE_MAX - m.at, false) == Mapping::absent);
+  CHECK(mapping_of(0, 1, false) == Mapping::absent);
+  CHECK(mapping_of(UINTPTR_MAX, 1, false) == Mapping::absent);
+}
+
+TEST_CASE("shared memory and private files are ordinary, shared files and special pages are not") {
+  const int memory = memfd_create("test", MFD_CLOEXEC);
+  REQUIRE(ftruncate(memory, page) == 0);
+  const Mapped shared(1, MAP_SHARED, memory);
+  CHECK(mapping_of(shared.at, page, true) == Mapping::ordinary);
+  const Mapped anonymous(1, MAP_SHARED | MAP_ANONYMOUS);
+  CHECK(mapping_of(anonymous.at, page, true) == Mapping::ordinary);
+  close(memory);
+
+  FILE* file = tmpfile();
+  REQUIRE(file != nullptr);
+  REQUIRE(ftruncate(fileno(file), page) == 0);
+  const Mapped own(1, MAP_PRIVATE, fileno(file));
+  CHECK(mapping_of(own.at, page, true) == Mapping::ordinary);
+  const Mapped theirs(1, MAP_SHARED, fileno(file));
+  CHECK(mapping_of(theirs.at, page, true) == Mapping::foreign);
+  fclose(file);
+
+  if (const uintptr_t vdso = getauxval(AT_SYSINFO_EHDR); vdso != 0)
+    CHECK(mapping_of(vdso, page, false) == Mapping::foreign);
+}
+
+TEST_CASE("what is left of RLIMIT_MEMLOCK shrinks by what is locked") {
+  const pid_t pid = fork();
+  if (pid == 0) {
+    const rlimit limit{1 << 20, 1 << 20};
+    if (setrlimit(RLIMIT_MEMLOCK, &limit) != 0 || (geteuid() == 0 && setuid(65534) != 0))
+      _exit(1);
+    if (adverb::memory::memlock_left() != 1 << 20)
+      _exit(2);
+    void* memory =
+        mmap(nullptr, 1 << 18, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mlock(memory, 1 << 18) != 0)
+      _exit(3);
+    _exit(adverb::memory::memlock_left() == (1 << 20) - (1 << 18) ? 0 : 4);
+  }
+  int status = 0;
+  waitpid(pid, &status, 0);
+  CHECK((WIFEXITED(status) ? WEXITSTATUS(status) : -1) == 0);
+}
