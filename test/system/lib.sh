@@ -4,7 +4,8 @@
 # on one host or two, sampling what they pin, TAP lines.
 #
 # Under hosts=1 both ends run here; under hosts=2 host 0 serves and host 1 is the client. Either way
-# a script reads the same: `pair NAME SERVER CLIENT`. ADVERB_RUN (set by the wrap) goes before both.
+# a script reads the same: `pair NAME SERVER CLIENT`. ADVERB_RUN (set by the wrap) goes before both,
+# unless server_run or client_run says otherwise (may be empty: stock).
 
 next_port=19000
 scratch=$(mktemp -d)
@@ -56,14 +57,20 @@ sample() {
   :
 }
 
+# The words before the program of role $1.
+words_of() {
+  local name=${1}_run
+  echo "${!name-${ADVERB_RUN:-}}"
+}
+
 # Starts a program in the background under the wrap: $started, output in $scratch/$1.out, counters of
 # adverb in $scratch/$1.json, peaks in $scratch/$1.peak.
 start() {
   local role=$1
   shift
   rm -f "$scratch/$role".*
-  # shellcheck disable=SC2086 # the wrap is words
-  ADVERB_STATS_FILE=$scratch/$role.json timeout -k 2 "${PAIR_SECONDS:-60}" ${ADVERB_RUN:-} "$@" > "$scratch/$role.out" 2>&1 &
+  # shellcheck disable=SC2046 # the wrap is words
+  ADVERB_STATS_FILE=$scratch/$role.json timeout -k 2 "${PAIR_SECONDS:-300}" $(words_of "$role") "$@" > "$scratch/$role.out" 2>&1 &
   started=$!
   # timeout(1) is the parent; what it runs is what pins.
   local child
@@ -76,17 +83,16 @@ start() {
 
 has_child() { pgrep -P "$1" > /dev/null || ended "$1"; }
 
-# pair NAME SERVER CLIENT: commands in which PORT and SERVER stand for the port and the server's
-# address. Reports NAME as ok when both ends exit with 0. Returns the same; the outputs, peaks and
-# counters stay until the next pair.
-pair() {
-  local name=$1 port=$((next_port++)) address=$VM_IP_0 status=0 role server=""
+# both_ends NAME SERVER CLIENT: commands in which PORT and SERVER stand for the port and the server's
+# address. Returns 0 when both ends exit with 0; the outputs, peaks and counters stay until the next.
+both_ends() {
+  local name=$1 port=$((next_port++)) address=$VM_IP_0 status=0 server=""
   local -a words samplers=()
   if serves; then
     read -ra words <<< "${2//PORT/$port}"
     start server "${words[@]//SERVER/$address}"
     server=$started
-    await 20 listening "$port" "$server" || echo "# $name: the server does not listen"
+    await 60 listening "$port" "$server" || echo "# $name: the server does not listen"
   fi
   [ "$VM_HOSTS" = 1 ] || vm-barrier "pair.$port" || return 1
   if asks; then
@@ -102,14 +108,46 @@ pair() {
     [ "$status" != 0 ] || status=$served
   fi
   wait "${samplers[@]}"
-  if [ "$status" = 0 ]; then
-    ok "$name"
-    return 0
-  fi
-  not_ok "$name" "exit status $status"
+  return "$status"
+}
+
+# What both ends of the last pair printed, as comments.
+outputs() {
+  local role
   for role in server client; do
     [ ! -e "$scratch/$role.out" ] || sed "s/^/# $role: /" "$scratch/$role.out"
   done
+}
+
+# Prints why role $1 of the last pair was not intercepted; nothing when it ran stock by intent, ran on
+# another host, or was.
+escaped() {
+  [ -n "$(words_of "$1")" ] && [ -e "$scratch/$1.out" ] || return 0
+  jq -e '.counters.hooks_calls > 0 and .counters.regions_unpinned > 0' "$scratch/$1.json" > /dev/null 2>&1 ||
+    echo "the $1 was not intercepted: $(jq -c '.counters | {hooks_calls, regions_unpinned}' "$scratch/$1.json" 2>&1)"
+}
+
+# What a program prints that found wrong data, whatever its exit status.
+misread() {
+  grep -hsiE 'invalid data|data mismatch|verify failed' "$scratch"/{server,client}.out | head -n 1
+}
+
+# pair NAME SERVER CLIENT: both_ends, reported under NAME: ok when both ends exit with 0, saw the right
+# data, and those that adverb's words stood before were intercepted, with regions not pinned.
+pair() {
+  local status=0 why=""
+  both_ends "$@" || status=$?
+  if [ "$status" != 0 ]; then
+    why="exit status $status"
+  else
+    why=$(misread)$(escaped server)$(escaped client)
+  fi
+  if [ -z "$why" ]; then
+    ok "$1"
+    return 0
+  fi
+  not_ok "$1" "$why"
+  outputs
   return 1
 }
 

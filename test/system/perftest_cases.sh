@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 # shellcheck shell=bash
-# Sourced by the perftest scripts: the same cases on one host and on two.
+# Sourced by the perftest scripts: the same cases on one host and on two. Debian's perftest posts
+# through ibv_post_send on soft-RoCE, whatever its options say; the extended API is run by
+# ibv_rc_pingpong and the verifier. Event mode exists for all but the WRITE programs.
 # shellcheck source=test/system/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -14,42 +16,65 @@ perftest() {
 
 every_program_completes() {
   local program
-  for program in ib_write_bw ib_read_bw ib_send_bw ib_atomic_bw; do
-    perftest "$program completes" "$program" -n 50
-  done
-  for program in ib_write_lat ib_read_lat ib_send_lat ib_atomic_lat; do
-    perftest "$program completes" "$program" -n 50
+  for program in ib_{write,read,send,atomic}_{bw,lat}; do
+    perftest "$program completes" "$program" -n 20
   done
 }
 
 every_size_completes() {
   local program
-  for program in ib_write_bw ib_read_bw ib_send_bw ib_write_lat ib_read_lat ib_send_lat; do
+  for program in ib_{write,read,send}_{bw,lat}; do
     perftest "$program 1 byte" "$program" -n 20 -s 1
-    perftest "$program 2 bytes to 8 MiB" "$program" -n 5 -a
+    perftest "$program 64 KiB" "$program" -n 20 -s 65536
+    perftest "$program 8 MiB" "$program" -n 5 -s 8388608
   done
+}
+
+# Every power of two from 2 bytes to 8 MiB, in one run.
+sizes_in_a_row() {
+  perftest "ib_send_bw 2 bytes to 8 MiB" ib_send_bw -n 5 -a
 }
 
 events_wake_sleepers() {
   local program
-  for program in ib_read_bw ib_send_bw ib_read_lat ib_send_lat; do # WRITE tests have no such mode
+  for program in ib_{read,send}_{bw,lat}; do
+    perftest "$program sleeping on events, 1 byte" "$program" -n 20 -e -s 1
+    perftest "$program sleeping on events, 64 KiB" "$program" -n 20 -e -s 65536
+  done
+  for program in ib_atomic_{bw,lat}; do
     perftest "$program sleeping on events" "$program" -n 20 -e
+  done
+  for program in ib_{read,send}_bw; do
+    perftest "$program sleeping on events, 8 MiB" "$program" -n 5 -e -s 8388608
   done
 }
 
 both_directions_at_once() {
   local program
-  for program in ib_write_bw ib_read_bw ib_send_bw; do
+  for program in ib_{write,read,send,atomic}_bw; do
     perftest "$program bidirectional" "$program" -n 20 -b
   done
 }
 
 several_queue_pairs() {
-  perftest "ib_write_bw with 8 queue pairs" ib_write_bw -n 20 -q 8
+  perftest "ib_write_bw with 8 queue pairs" ib_write_bw -n 5 -q 8
   perftest "ib_send_bw with a shared receive queue" ib_send_bw -n 20 -q 4 --use-srq
+  perftest "ib_send_lat with a shared receive queue, sleeping" ib_send_lat -n 20 --use-srq -e
+}
+
+other_transports() {
+  local program
+  for program in ib_{write,send}_{bw,lat}; do
+    perftest "$program over UC" "$program" -n 20 -c UC
+  done
+  for program in ib_send_{bw,lat}; do
+    perftest "$program over UD" "$program" -n 20 -c UD -s 1024
+  done
 }
 
 connection_manager_sets_up() {
-  perftest "ib_write_bw over rdma_cm" ib_write_bw -n 20 -R
-  perftest "ib_send_bw over rdma_cm" ib_send_bw -n 20 -R
+  local program
+  for program in ib_{write,read,send}_bw; do
+    perftest "$program over rdma_cm" "$program" -n 20 -R
+  done
 }
