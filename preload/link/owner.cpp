@@ -268,8 +268,13 @@ void Owner::on_companion(const std::shared_ptr<Link>& link, const wire::Companio
   ack.answer = static_cast<uint32_t>(Answer::no_resources);
   LocalQp qp;
   std::shared_ptr<Channel> channel;
-  if (directory_.find(request.remote_handle, qp) && request.credits >= 1 &&
-      request.message_max > 256) {
+  if (!directory_.find(request.remote_handle, qp)) {
+    // Destroyed since its bind: no fault of the path, which other queue pairs may take.
+    ack.answer = static_cast<uint32_t>(Answer::no_such_qp);
+    link->connection->send(wire::frame(ack));
+    return;
+  }
+  if (request.credits >= 1 && request.message_max > 256) {
     if (const auto device = Device::get(qp.device)) {
       const uint32_t credits = std::min(request.credits, device->credits_to_give());
       channel = Channel::create(device, Channel::Role::server, credits);

@@ -130,8 +130,9 @@ void Seeker::cancel(uint64_t handle) {
   const auto it = searches_.find(handle);
   if (it == searches_.end())
     return;
-  it->second->done = nullptr;
-  finish(it->second, {});
+  const auto search = it->second; // finish() takes it out of the map
+  search->done = nullptr;
+  finish(search, {});
 }
 
 void Seeker::finish(const std::shared_ptr<Search>& search, Bound bound) {
@@ -149,6 +150,8 @@ void Seeker::finish(const std::shared_ptr<Search>& search, Bound bound) {
       observe::log_warn("peer {} refused queue pair {}: {}; its unpinned regions cannot be reached",
                         search->host, search->qp.qpn, bound.reason);
   }
+  const auto host = hosts_.find(search->host);
+  bound.host_known = host != hosts_.end() && host->second->known;
   observe::log_debug("queue pair {} -> {}: {} {}", search->qp.qpn, search->host,
                      bound.verdict == Verdict::adverb ? "adverb" : "stock", bound.reason);
   if (const auto tell = std::move(search->done))
@@ -336,7 +339,7 @@ void Seeker::on_hello_ack(const std::shared_ptr<Link>& link, const wire::HelloAc
     no_link(host, link, answer, false, {}, why);
   };
   if (ack.answer == static_cast<uint32_t>(Answer::no_such_qp))
-    return fail(Answer::no_such_qp, "the peer's process does not run adverb");
+    return fail(Answer::no_such_qp, "no process there that runs adverb owns the queue pair");
   if (ack.answer != 0)
     return fail(Answer::refused, "not allowed by the peer's policy (link.allow)");
   if (policy::current().link().key.empty()) {
@@ -389,6 +392,8 @@ void Seeker::on_bind_ack(const std::shared_ptr<Link>& link, const wire::BindAck&
 
 void Seeker::want_channel(const std::shared_ptr<Link>& link,
                           const std::shared_ptr<Search>& search) {
+  if (search->finished)
+    return;
   Link::Path& path = link->paths[path_key(search->qp)];
   if (path.channel && path.channel->down()) {
     auto waiting = std::move(path.waiting);
@@ -431,6 +436,18 @@ void Seeker::on_companion_ack(const std::shared_ptr<Link>& link, const wire::Com
     return;
   Link::Path& path = at->second;
   const std::string key = at->first;
+  if (ack.answer == static_cast<uint32_t>(Answer::no_such_qp)) {
+    // The queue pair the path was asked for has gone at the peer; the others ask for themselves.
+    const auto waiting = std::move(path.waiting);
+    link->paths.erase(at);
+    for (const auto& s : waiting) {
+      if (s->qp.handle == ack.handle)
+        finish(s, {Verdict::stock, nullptr, 0, "the peer's queue pair is gone"});
+      else
+        want_channel(link, s);
+    }
+    return;
+  }
   const auto settle = [this, link, key, asked = std::weak_ptr(path.channel)](bool ok) {
     const auto found = link->paths.find(key);
     if (found == link->paths.end() || found->second.channel != asked.lock())
