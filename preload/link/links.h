@@ -41,6 +41,7 @@ struct Bound {
   std::shared_ptr<Channel> channel;
   uint64_t remote_handle = 0;
   std::string reason;
+  bool host_known = false; // some process of the peer's host has answered as adverb
 };
 
 class Links {
@@ -58,13 +59,21 @@ public:
   void bind(const LocalQp& qp, std::function<void(Bound)> done);
   void cancel_bind(uint64_t handle);
   // Asks only whether the peer runs adverb and owns the connected queue pair: no channel is made.
+  // It goes on when the queue pair is destroyed.
   void probe(const LocalQp& qp, std::function<void(Bound)> done);
 
 private:
+  friend void await_probes() noexcept;
+  void await_probes();
+
   struct State;
   explicit Links(State* state) : state_(state) {}
   State* state_;
 };
+
+// At the end of a process: waits a moment for the answers to its probes, so that what they have to
+// say is said. At once where no probe is under way.
+void await_probes() noexcept;
 
 // In a fork child: closes the parent's descriptors and forgets all links.
 void after_fork_child();

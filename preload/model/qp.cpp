@@ -18,6 +18,11 @@ using observe::Counter;
 
 namespace {
 
+// What the link carried is given to the device only after a while: the kernel of a peer that was
+// killed closes its sockets before its queue pairs, and one that is still there would answer with a
+// NAK for the reserved key where stock programs see the peer vanish.
+constexpr std::chrono::milliseconds bereavement{500};
+
 // Handles name a queue pair to its peer and are a capability too: who does not know one cannot
 // address the queue pair, so they are drawn at random.
 uint64_t new_handle() {
@@ -282,14 +287,20 @@ void Qp::on_down() {
   const std::lock_guard hold(lock_);
   if (peer_ != Peer::linked)
     return;
-  lose_peer();
+  initiator_.reset();
+  peer_ = Peer::lost;
   send_.on_down();
   unloaded_.notify_all();
-}
-
-void Qp::lose_peer() noexcept {
-  peer_ = Peer::unknown;
-  initiator_.reset();
+  link::Service::get().after(bereavement, [weak = weak_from_this(), handle = handle_] {
+    const auto self = weak.lock();
+    if (!self)
+      return;
+    const std::lock_guard again(self->lock_);
+    if (self->handle_ != handle || self->peer_ != Peer::lost)
+      return;
+    self->peer_ = Peer::unknown;
+    self->send_.pump();
+  });
 }
 
 void Qp::ask_peer() {
@@ -306,14 +317,12 @@ void Qp::ask_peer() {
 
 // Said as soon as it is known: the peer's first access will be refused by the device, and a soft
 // RNIC raises no event for it here.
-void Qp::warn_of_stock_peer(const link::Bound& bound) {
-  if (bound.verdict == link::Verdict::adverb || !context_->regions().any_remote() ||
-      !observe::log_every("stock-peer", 5))
-    return;
-  observe::log_warn("the peer of queue pair {} does not run adverb ({}): its remote access to this "
-                    "process's unpinned regions fails with a remote access error; run it under "
-                    "adverb, or pin regions with remote rights by policy",
-                    qpn_, bound.reason);
+void Qp::warn_of_stock_peer(uint32_t qpn, const std::string& reason) {
+  if (observe::log_every("stock-peer", 5))
+    observe::log_warn("no adverb was found at the peer of queue pair {} ({}): its remote access to "
+                      "this process's unpinned regions fails with a remote access error; run it "
+                      "under adverb, or pin regions with remote rights by policy",
+                      qpn, reason);
 }
 
 void Qp::on_bound(uint64_t handle, const link::Bound& bound) {
@@ -333,7 +342,8 @@ void Qp::on_bound(uint64_t handle, const link::Bound& bound) {
         peer_ = Peer::linked;
       } else {
         peer_ = Peer::stock;
-        warn_of_stock_peer(bound);
+        if (context_->regions().any_remote())
+          warn_of_stock_peer(qpn_, bound.reason);
       }
       send_.pump();
       return;

@@ -28,13 +28,14 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <string>
 
 namespace adverb::model {
 
 class Srq;
 
-// What is known of the peer's side of a connection.
-enum class Peer : uint8_t { unknown, asking, stock, linked };
+// What is known of the peer's side of a connection. `lost`: its link went a moment ago.
+enum class Peer : uint8_t { unknown, asking, stock, linked, lost };
 
 class Qp final : public transfer::Source,
                  public transfer::Target,
@@ -102,7 +103,6 @@ public:
   bool relaxed() const noexcept { return relaxed_; }
   Peer peer() const noexcept { return peer_; }
   void ask_peer();
-  void lose_peer() noexcept;
   void enter_error(); // moves the provider's queue pair to ERR
   transfer::Initiator* initiator() const noexcept { return initiator_.get(); }
   uint64_t handle() const noexcept { return handle_; }
@@ -121,7 +121,7 @@ private:
   void retire_incarnation();
   void wait_until_unloaded();
   void on_bound(uint64_t handle, const link::Bound& bound);
-  void warn_of_stock_peer(const link::Bound& bound);
+  static void warn_of_stock_peer(uint32_t qpn, const std::string& reason);
   link::LocalQp local() const;
 
   std::shared_ptr<Context> context_;

@@ -40,10 +40,12 @@ void Qp::entered(ibv_qp_state before, ibv_qp_state now) {
     link::Links::get().connected(local());
     // A side that only answers never moves on to RTS, but has to know who will ask.
     if (context_->regions().any_remote())
-      link::Links::get().probe(local(), [weak = weak_from_this()](const link::Bound& bound) {
-        if (const auto self = weak.lock())
-          self->warn_of_stock_peer(bound);
-      });
+      link::Links::get().probe(
+          local(), [qpn = qpn_, weak = weak_from_this()](const link::Bound& bound) {
+            // One that is gone by now tells nothing of a host known to run adverb.
+            if (bound.verdict != link::Verdict::adverb && !(bound.host_known && weak.expired()))
+              warn_of_stock_peer(qpn, bound.reason);
+          });
   }
   if (now != IBV_QPS_RTS)
     return;

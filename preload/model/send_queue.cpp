@@ -144,7 +144,7 @@ SendQueue::Step SendQueue::issue(SendRequest& r, int& why) {
   case Way::unload:
     return is_atomic(r.wr.opcode) ? with_grant(r, why) : unload(r, why);
   case Way::replay:
-    return parts_out_ != 0 ? Step::wait : replay(r, why);
+    return parts_out_ != 0 || qp_.peer() == Peer::lost ? Step::wait : replay(r, why);
   default:
     return flush(r, why);
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "model/start.h"
+#include "link/links.h"
 #include "observe/counters.h"
 #include "observe/log.h"
 #include "observe/page.h"
@@ -71,6 +72,7 @@ void started_on(const char* device) {
   const auto& policy = policy::current();
   observe::start({library_path(), policy.source(), "libibverbs", device});
   observe::add_device(device);
+  observe::before_finish(link::await_probes);
   size_t slot = 0;
   for (const auto& rule : policy.hits())
     observe::label_rule(slot++, rule.name);

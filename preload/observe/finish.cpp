@@ -15,6 +15,7 @@
 #include "observe/pattern.h"
 #include "observe/snapshot.h"
 
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
@@ -41,6 +42,7 @@ union Lock {
 };
 constinit Lock g_lock;
 bool g_finished = false; // under g_lock
+std::atomic<void (*)() noexcept> g_before{nullptr};
 
 bool write_all(int fd, std::string_view text) {
   while (!text.empty()) {
@@ -104,6 +106,10 @@ void exit_forget() noexcept {
 
 } // namespace detail
 
+void before_finish(void (*what)() noexcept) noexcept {
+  g_before.store(what);
+}
+
 void finish() noexcept {
   if (!detail::started())
     return;
@@ -114,6 +120,8 @@ void finish() noexcept {
                                 std::chrono::system_clock::now() + std::chrono::seconds(2));
     if (lock.owns_lock() && !g_finished) {
       g_finished = true;
+      if (const auto before = g_before.load())
+        before();
       detail::gather_late_counts();
       write_statistics();
       detail::unlink_page();

@@ -40,4 +40,8 @@ void after_fork_child() noexcept;
 /// and fatal signals go past it, so they leave no statistics file.
 void finish() noexcept;
 
+/// Runs `what` at the beginning of finish(), while all other threads still run. The last one set
+/// counts.
+void before_finish(void (*what)() noexcept) noexcept;
+
 } // namespace adverb::observe
