@@ -83,7 +83,9 @@ private:
   ibv_cq* cq_;
   const uint64_t wc_flags_;
 
-  std::mutex poll_lock_;
+  // Recursive, as a program may arm the queue or destroy a queue pair between ibv_start_poll and
+  // ibv_end_poll, which no provider forbids.
+  std::recursive_mutex poll_lock_;
   struct Attached {
     Qp* qp;
     uint32_t more;

@@ -82,6 +82,7 @@ private:
   PostResult post_classic(const Qp& qp, const PostSend& c);
   PostResult post_extended(const Qp& qp, const PostSend& c);
 
+  bool arm_within_ = false; // of the Poll being served
   ibv_context* context_ = nullptr;
   SideInfo info_ = {};
   std::vector<ibv_pd*> pds_;

@@ -202,6 +202,8 @@ int Agent::drain_extended(const Cq& q, int room, int certain, Wc* out) {
   ibv_poll_cq_attr attr = {};
   if (ibv_start_poll(q.ex, &attr))
     return 0;
+  if (arm_within_)
+    ibv_req_notify_cq(q.cq, 0);
   int n = 0;
   do {
     Wc& w = out[n++];
@@ -224,6 +226,7 @@ int Agent::drain(const Cq& q, int room, int certain, Wc* out) {
 
 WcList Agent::exec(const Poll& c) {
   const Cq& q = cqs_.at(static_cast<size_t>(c.cq));
+  arm_within_ = c.arm_within;
   Spin spin(c.timeout_ms);
   WcList list;
   auto take = [&] {

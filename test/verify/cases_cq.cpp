@@ -42,6 +42,26 @@ void arm_then_complete(Case& c, Api poll_api) {
   }
 }
 
+// Armed for the next completion while one is being read: between ibv_start_poll and ibv_end_poll.
+void arm_within_poll(Case& c) {
+  PairOptions o = with_channel();
+  o.poll = Api::extended;
+  Pair p(c, c.a, c.b, o);
+  arm(c, "arm a", p.a, p.a.scq, false);
+  for (uint64_t i = 0; i < 4; ++i) {
+    c.post("post", p.a, {p.wr(IBV_WR_RDMA_WRITE, i, 0, 64, 4096)});
+    event(c, "write", p.a, p.a.scq);
+    Poll poll;
+    poll.cq = p.a.scq.id;
+    poll.want = 1;
+    poll.arm_within = true;
+    WcList l = (*p.a.s)(poll);
+    c.say("poll", "a completes %s", l.n == 1 ? c.describe(l.wc[0], p.a).c_str() : "nothing BAD");
+    if (l.n != 1)
+      c.fail();
+  }
+}
+
 // The pattern every program uses: arm, poll once more, sleep. The completion may be there already.
 void arm_after_complete(Case& c) {
   Pair p(c, c.a, c.b, with_channel());
@@ -282,6 +302,7 @@ void sleep_on_receives_only(Case& c) {
 void add_cq_cases(std::vector<Test>& t) {
   t.push_back({"cq.arm_then_complete", [](Case& c) { arm_then_complete(c, Api::classic); }});
   t.push_back({"cq.arm_then_complete_ex", [](Case& c) { arm_then_complete(c, Api::extended); }});
+  t.push_back({"cq.arm_within_poll", arm_within_poll});
   t.push_back({"cq.arm_after_complete", arm_after_complete});
   t.push_back({"cq.solicited_only", solicited_only});
   t.push_back({"cq.error_wakes", error_wakes});

@@ -253,6 +253,7 @@ struct Poll {
   int timeout_ms = 10000;
   Wait wait = Wait::spin;
   int certain = 1;
+  bool arm_within = false; // extended CQs: arm between ibv_start_poll and ibv_end_poll
 };
 struct CreateSrq {
   using Reply = Outcome;
