@@ -118,7 +118,7 @@ void wr_set_inline_data_list(ibv_qp_ex* base, size_t count, const ibv_data_buf* 
   size_t length = 0;
   for (size_t i = 0; i < count; ++i) {
     if (length + list[i].length > qp.cap.max_inline_data)
-      qp.staged_error = ENOMEM;
+      qp.staged_error = EINVAL;
     if (qp.staged_error != 0)
       return;
     memcpy(qp.inline_of(qp.tail.load(std::memory_order_relaxed) + qp.staged - 1) + length,

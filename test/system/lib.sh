@@ -70,7 +70,7 @@ start() {
   shift
   rm -f "$scratch/$role".*
   # shellcheck disable=SC2046 # the wrap is words
-  ADVERB_STATS_FILE=$scratch/$role.json timeout -k 2 "${PAIR_SECONDS:-300}" $(words_of "$role") "$@" > "$scratch/$role.out" 2>&1 &
+  ADVERB_STATS_FILE=$scratch/$role.json timeout -k 2 "${PAIR_SECONDS:-120}" $(words_of "$role") "$@" > "$scratch/$role.out" 2>&1 &
   started=$!
   # timeout(1) is the parent; what it runs is what pins.
   local child
@@ -98,6 +98,11 @@ both_ends() {
   if asks; then
     read -ra words <<< "${3//PORT/$port}"
     start client "${words[@]//SERVER/$address}"
+    # Without its server it would wait for ever.
+    until ended "$started"; do
+      [ -z "$server" ] || ! ended "$server" || await 10 ended "$started" || kill "$started"
+      sleep 0.05
+    done
     wait "$started" || status=$?
   fi
   if [ -n "$server" ]; then
@@ -132,11 +137,34 @@ misread() {
   grep -hsiE 'invalid data|data mismatch|verify failed' "$scratch"/{server,client}.out | head -n 1
 }
 
+# perftest's latency programs, sleeping, take the next event for that of their send and then read a
+# completion without asking whether there was one: when the answer's receive was announced first, the
+# status they print is what lay on the stack, and no ibv_wc_status. Stock does it, too.
+unwritten_status() {
+  grep -hoE 'Failed status [0-9]+' "$scratch"/{server,client}.out 2> /dev/null | awk '$3 > 23 {found = 1} END {exit !found}'
+}
+
+# True on every host when one of them saw that in the last pair.
+worth_repeating() {
+  if [ "$VM_HOSTS" = 1 ]; then
+    unwritten_status
+    return
+  fi
+  local sign=$VM_SHARE/.again.${VM_JOB:-}.$next_port
+  ! unwritten_status || : > "$sign"
+  vm-barrier "judged.$next_port" && [ -e "$sign" ]
+}
+
 # pair NAME SERVER CLIENT: both_ends, reported under NAME: ok when both ends exit with 0, saw the right
 # data, and those that adverb's words stood before were intercepted, with regions not pinned.
 pair() {
   local status=0 why=""
   both_ends "$@" || status=$?
+  if worth_repeating; then
+    echo "# $1: perftest took a receive's event for its send's; once more"
+    status=0
+    both_ends "$@" || status=$?
+  fi
   if [ "$status" != 0 ]; then
     why="exit status $status"
   else

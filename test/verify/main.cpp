@@ -14,16 +14,20 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <string>
+#include <vector>
 
 namespace verify {
 namespace {
 
 struct Arguments {
-  std::string role = "pair", peer = "127.0.0.1", device, glob = "*", but, log;
+  std::string role = "pair", peer = "127.0.0.1", device, glob = "*", log;
+  std::vector<std::string> but;
   int gid_index = -1, port = 18600, fd = -1, from = -1, board = -1;
   bool list = false, isolate = false;
   Options options;
@@ -37,7 +41,7 @@ struct Board {
 
 const char usage[] =
     "usage: verify [--role pair|both|client|server] [--peer IP] [--port N] [--device NAME]\n"
-    "              [--gid-index N] [--case GLOB] [--except GLOB] [--list] [--seed N]\n"
+    "              [--gid-index N] [--case GLOB] [--except GLOB]... [--list] [--seed N]\n"
     "              [--full] [--strict] [--isolate] [--case-timeout S] [--log FILE]\n"
     "  pair    both sides on this host, each in a process of its own (default)\n"
     "  both    both sides in one process\n"
@@ -64,7 +68,9 @@ std::vector<Test> all_tests() {
 
 bool wanted(const Arguments& a, const Test& t) {
   return fnmatch(a.glob.c_str(), t.name.c_str(), 0) == 0 &&
-         fnmatch(a.but.c_str(), t.name.c_str(), 0) != 0;
+         std::none_of(a.but.begin(), a.but.end(), [&](const std::string& but) {
+           return fnmatch(but.c_str(), t.name.c_str(), 0) == 0;
+         });
 }
 
 Side make_side(const Arguments& a, Agent* local) {
@@ -228,7 +234,7 @@ int parse(int argc, char** argv, Arguments& a) {
       a.glob = optarg;
       break;
     case 'x':
-      a.but = optarg;
+      a.but.emplace_back(optarg);
       break;
     case 'l':
       a.list = true;
