@@ -20,9 +20,10 @@ SUITES = {
     "loopback": host.run_folder,
     "loopback-asan": lambda s, c: host.run_sanitizer(s, c, "asan", "address,undefined"),
     "loopback-tsan": lambda s, c: host.run_sanitizer(s, c, "tsan", "thread"),
+    "kernel": system.run_kernel,
     "system": system.run_system,
 }
-IN_VM = {"system"}
+IN_VM = {"kernel", "system"}
 # Two more builds of everything: too long for every run, so asked for by name.
 BY_NAME = {"loopback-asan", "loopback-tsan"}
 

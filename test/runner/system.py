@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The system suite: scripts of test/system inside scripts/vm, as many per boot as want the same VM.
+"""The suites of virtual hosts: scripts of test/system and test/kernel inside scripts/vm, as many per
+boot as want the same VM.
 
 A script's header says what it wants:
   # vm: hosts=2 netem="delay 2ms" mem=4096    options of scripts/vm without the dashes
@@ -41,9 +42,9 @@ def vm_options(header):
     return tuple(options)
 
 
-def jobs_of(context):
+def jobs_of(suite, context):
     jobs = []
-    for path in process.scripts_in(os.path.join(context.repo, "test", "system")):
+    for path in process.scripts_in(os.path.join(context.repo, "test", suite)):
         name = os.path.basename(path)
         header = process.headers(path)
         wraps = header.get("wrap", "").split() or [""]
@@ -133,11 +134,26 @@ def run_batch(suite, context, jobs):
 
 
 def run_system(suite, context):
-    jobs = jobs_of(context)
+    jobs = jobs_of(suite, context)
     if not os.access(os.path.join(context.build, "preload", "tools", "adverb"), os.X_OK):
         for job in [j for j in jobs if j.wrap == "adverb"]:
             yield Result(suite, job.key, SKIPPED, "adverb is not built")
         jobs = [j for j in jobs if j.wrap != "adverb"]
+    yield from run_jobs(suite, context, jobs)
+
+
+def run_kernel(suite, context):
+    """Scripts of test/kernel, which need adverb.ko; a machine that could not build it skips them."""
+    jobs = jobs_of(suite, context)
+    skipped = read(os.path.join(context.build, "kernel", "skipped"))
+    if skipped is not None:
+        for job in jobs:
+            yield Result(suite, job.key, SKIPPED, skipped.strip())
+    else:
+        yield from run_jobs(suite, context, jobs)
+
+
+def run_jobs(suite, context, jobs):
     batches = {}
     for job in jobs:
         batches.setdefault(job.options, []).append(job)

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * The tests of this module are worth what they catch. Built with ADVERB_BREAK=1 (adverb_broken.ko, never
+ * installed) the module takes a parameter that breaks one step; each value has a test that must then fail.
+ * In the module itself all of it is constant and gone.
+ */
+#ifndef ADVERB_BREAKAGE_H
+#define ADVERB_BREAKAGE_H
+
+enum adverb_broken {
+	ADVERB_BROKEN_NOTHING,
+	ADVERB_BROKEN_SYNC,	/* no IOTLB sync */
+	ADVERB_BROKEN_ORDER,	/* Leave clears the residency bits last, after a while */
+	ADVERB_BROKEN_GAP,	/* retargets by unmap and map: a device can meet the hole */
+	ADVERB_BROKEN_DIRTY,	/* Leave does not mark pages dirty */
+	ADVERB_BROKEN_PARK,	/* Leave forgets the IOMMU entry */
+	ADVERB_BROKEN_RETRY,	/* Enter does not look whether the page has left meanwhile */
+};
+
+#ifdef ADVERB_BREAK
+extern int adverb_broken;
+#define adverb_breaks(what) (READ_ONCE(adverb_broken) == (what))
+#else
+#define adverb_breaks(what) false
+#endif
+
+#endif

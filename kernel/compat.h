@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* Where kernels 6.12 and 7.2 differ. */
+#ifndef ADVERB_COMPAT_H
+#define ADVERB_COMPAT_H
+
+#include <linux/module.h>
+#include <linux/version.h>
+
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 12, 0)
+#error "adverb.ko needs Linux 6.12 or newer"
+#endif
+
+/* The argument became a string. */
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 13, 0)
+#define ADVERB_IMPORT_DMA_BUF() MODULE_IMPORT_NS(DMA_BUF)
+#else
+#define ADVERB_IMPORT_DMA_BUF() MODULE_IMPORT_NS("DMA_BUF")
+#endif
+
+#endif

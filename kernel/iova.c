@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Mappings: an IOVA range for a view in one IOMMU domain. It is mapped once, with every entry naming the
+ * parking page, by the kernel's own DMA API; afterwards entries only change their target (retarget.c), so
+ * that there is no moment at which a device finds nothing. Devices of one domain share the range.
+ *
+ * Made in attach and undone in detach, where no dma_resv is held: this allocates with GFP_KERNEL and
+ * charges RLIMIT_MEMLOCK, which takes mmap_lock.
+ */
+#include <linux/dma-map-ops.h>
+#include <linux/dma-mapping.h>
+#include <linux/pci.h>
+#include <linux/scatterlist.h>
+#include <linux/slab.h>
+
+#include "adverb.h"
+
+static enum dma_data_direction direction(unsigned int view)
+{
+	/* A read view's entries let nothing be written, whatever the memory region allows. */
+	return view == ADVERB_VIEW_READ ? DMA_TO_DEVICE : DMA_BIDIRECTIONAL;
+}
+
+static void refuse(struct adverb_extent *extent, struct device *dev, const char *why)
+{
+	adverb_count(extent->region, ADVERB_REFUSED, 1);
+	dev_warn_ratelimited(dev, "adverb: no unpinned memory for this device: %s\n", why);
+	adverb_event(extent->region, why);
+}
+
+/* Reasons that do not need a try. */
+static const char *unfit(struct device *dev, struct iommu_domain *domain)
+{
+	if (!domain || domain->type == IOMMU_DOMAIN_IDENTITY)
+		return "its addresses are not translated; boot with iommu.passthrough=0 (and intel_iommu=on)";
+	if (!iommu_is_dma_domain(domain))
+		return "its IOMMU domain is managed by another driver (VFIO?)";
+	if (dev_is_pci(dev) && to_pci_dev(dev)->ats_enabled)
+		return "it caches translations itself (ATS); boot with pci=noats";
+	return NULL;
+}
+
+/*
+ * One run of IOVA whose entries all name the parking page. The list has an entry per page because that is
+ * the only way to have the same page many times in a row; it is transient (32 bytes a page).
+ */
+static int map_parking(struct adverb_mapping *mapping, struct page *parking)
+{
+	unsigned int i, pages = mapping->size >> PAGE_SHIFT;
+	struct scatterlist *entry;
+	struct sg_table table;
+	dma_addr_t next;
+	int error;
+
+	error = sg_alloc_table(&table, pages, GFP_KERNEL);
+	if (error)
+		return error;
+	for_each_sgtable_sg(&table, entry, i)
+		sg_set_page(entry, parking, PAGE_SIZE, 0);
+	/* Nothing to flush from CPU caches: what devices are to see is not this page. */
+	error = dma_map_sgtable(mapping->dev, &table, direction(mapping->view), DMA_ATTR_SKIP_CPU_SYNC);
+	if (error)
+		goto out;
+	mapping->iova = sg_dma_address(table.sgl);
+	next = mapping->iova;
+	for_each_sgtable_dma_sg(&table, entry, i) {
+		if (sg_dma_address(entry) != next)
+			break;
+		next += sg_dma_len(entry);
+	}
+	if (next != mapping->iova + mapping->size || mapping->iova % ADVERB_CHUNK_SIZE) {
+		dma_unmap_sgtable(mapping->dev, &table, direction(mapping->view), DMA_ATTR_SKIP_CPU_SYNC);
+		error = -EOPNOTSUPP;
+	}
+out:
+	sg_free_table(&table);
+	return error;
+}
+
+static void unmap_parking(struct adverb_mapping *mapping)
+{
+	dma_unmap_page_attrs(mapping->dev, mapping->iova, mapping->size, direction(mapping->view),
+			     DMA_ATTR_SKIP_CPU_SYNC);
+	/*
+	 * The kernel may put off the flush of an unmap for some milliseconds. The parking page and whatever
+	 * an entry still named must not be freed before it.
+	 */
+	iommu_flush_iotlb_all(mapping->domain);
+}
+
+static unsigned long mapping_charge(const struct adverb_mapping *mapping)
+{
+	/* A leaf table and its pointer for each 2 MiB, and a few tables above. */
+	return mapping->size / ADVERB_CHUNK_SIZE + 4;
+}
+
+static int make_mapping(struct adverb_extent *extent, unsigned int view, struct device *dev,
+			struct iommu_domain *domain, struct adverb_mapping **result)
+{
+	unsigned long first = round_down(extent->start, ADVERB_CHUNK_SIZE);
+	struct adverb_mapping *mapping = kzalloc(sizeof(*mapping), GFP_KERNEL_ACCOUNT);
+	struct page *parking = extent->region->parking[view];
+	const char *why = NULL;
+	int error;
+
+	if (!mapping)
+		return -ENOMEM;
+	mapping->extent = extent;
+	mapping->view = view;
+	mapping->dev = dev;
+	mapping->domain = domain;
+	mapping->users = 1;
+	mapping->parking = page_to_phys(parking);
+	mapping->size = round_up(extent->end, ADVERB_CHUNK_SIZE) - first;
+	iommu_iotlb_gather_init(&mapping->gather);
+	error = -ENOMEM;
+	mapping->leaf = kvcalloc(mapping->size / ADVERB_CHUNK_SIZE, sizeof(*mapping->leaf), GFP_KERNEL_ACCOUNT);
+	if (!mapping->leaf)
+		goto free;
+	mapping->charged = mapping_charge(mapping);
+	error = adverb_charge(extent->region, mapping->charged);
+	if (error)
+		goto free;
+	error = map_parking(mapping, parking);
+	if (error) {
+		why = error == -EOPNOTSUPP ? "the DMA API gave it no contiguous run of addresses"
+					   : "its addresses for DMA are used up";
+		goto uncharge;
+	}
+	error = adverb_retarget_prepare(mapping, &why);
+	if (error)
+		goto unmap;
+	error = adverb_extent_add_mapping(extent, mapping);
+	if (error)
+		goto unmap;
+	*result = mapping;
+	return 0;
+unmap:
+	unmap_parking(mapping);
+uncharge:
+	adverb_uncharge(extent->region, mapping->charged);
+free:
+	kvfree(mapping->leaf);
+	kfree(mapping);
+	if (why)
+		refuse(extent, dev, why);
+	return error;
+}
+
+/* The mapping of a view for a device; a soft RNIC needs none (NULL). May sleep; dma_resv not held. */
+int adverb_mapping_get(struct adverb_extent *extent, unsigned int view, struct device *dev,
+		       struct adverb_mapping **result)
+{
+	struct iommu_domain *domain;
+	struct adverb_mapping *mapping;
+	const char *why;
+	int error = 0;
+
+	*result = NULL;
+	if (adverb_soft_is(dev))
+		return 0;
+	domain = iommu_get_domain_for_dev(dev);
+	why = unfit(dev, domain);
+	if (why) {
+		refuse(extent, dev, why);
+		return -EOPNOTSUPP;
+	}
+	mutex_lock(&extent->attach_lock);
+	list_for_each_entry(mapping, &extent->mappings, node) {
+		if (mapping->domain == domain && mapping->view == view) {
+			mapping->users++;
+			*result = mapping;
+			break;
+		}
+	}
+	if (!*result)
+		error = make_mapping(extent, view, dev, domain, result);
+	mutex_unlock(&extent->attach_lock);
+	return error;
+}
+
+/* The last user's: all entries are parked and synced, then unmapped, flushed, and only then freed. */
+void adverb_mapping_put(struct adverb_mapping *mapping)
+{
+	struct adverb_extent *extent;
+
+	if (!mapping)
+		return;
+	extent = mapping->extent;
+	mutex_lock(&extent->attach_lock);
+	if (--mapping->users) {
+		mutex_unlock(&extent->attach_lock);
+		return;
+	}
+	adverb_extent_remove_mapping(extent, mapping);
+	unmap_parking(mapping);
+	mutex_unlock(&extent->attach_lock);
+	adverb_uncharge(extent->region, mapping->charged);
+	kvfree(mapping->leaf);
+	kfree(mapping);
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Changing where an IOVA leads, in place. The IOMMU API cannot: it wants an unmap first, and in the gap a
+ * device's access is aborted, which costs it its queue pair. So the leaf entry is exchanged directly.
+ *
+ * The formats known: Intel second and first stage, and AMD's, all trees of 512 entries of 8 bytes with the
+ * address in bits 51:12 of an entry. What else is in an entry is left as its driver made it (attributes;
+ * AMD's encryption bit, which iommu_iova_to_phys hides), so no entry is ever built from zero.
+ *
+ * Kernels do not tell where a domain's table is. It is looked for in the memory around the domain, and
+ * nothing found is believed: every leaf table is proven at attach by changing an entry of this very
+ * mapping, which no device uses yet, and asking the driver through its own API whether it sees the change
+ * there and nowhere beside. Without proof the device is refused.
+ */
+#include <linux/cc_platform.h>
+#include <linux/iommu.h>
+#include <linux/slab.h>
+#include <linux/uaccess.h>
+#include <asm/cacheflush.h>
+
+#include "adverb.h"
+
+#define ENTRY_ADDRESS GENMASK_ULL(51, 12)
+#define ENTRY_PRESENT 3ULL /* readable or writable (Intel); present (AMD, first stage) */
+#define ENTRY_LARGE BIT_ULL(7)
+#define TABLE_BITS 9
+#define SEARCH_BYTES 1024 /* to either side of the domain: within the driver's own structure around it */
+
+/* The leaf table for an IOVA under a candidate root. Reads with care: the candidate may be anything. */
+static u64 *walk(u64 *table, int levels, dma_addr_t iova)
+{
+	u64 entry;
+	int level;
+
+	for (level = levels; level > 1; level--) {
+		unsigned int shift = PAGE_SHIFT + TABLE_BITS * (level - 1);
+
+		/* The address must fit under the root, or two IOVAs would lead to one entry. */
+		if (level == levels && shift + TABLE_BITS < 64 && iova >> (shift + TABLE_BITS))
+			return NULL;
+		if (get_kernel_nofault(entry, &table[(iova >> shift) % PTRS_PER_PTE]))
+			return NULL;
+		if (!(entry & ENTRY_PRESENT) || (level <= 3 && (entry & ENTRY_LARGE)) ||
+		    !(entry & ENTRY_ADDRESS) || !pfn_valid((entry & ENTRY_ADDRESS) >> PAGE_SHIFT))
+			return NULL;
+		table = phys_to_virt(entry & ENTRY_ADDRESS);
+	}
+	return table;
+}
+
+/* Whether the table's entry for this address is where the driver says the address leads. */
+static bool agrees(const struct adverb_mapping *mapping, u64 *leaf, dma_addr_t iova)
+{
+	u64 entry;
+
+	if (get_kernel_nofault(entry, &leaf[(iova >> PAGE_SHIFT) % ADVERB_CHUNK_PAGES]))
+		return false;
+	return (entry & ENTRY_PRESENT) &&
+	       (entry & ENTRY_ADDRESS) == iommu_iova_to_phys(mapping->domain, iova);
+}
+
+static void exchange(u64 *entry, phys_addr_t to)
+{
+	u64 old, fresh;
+
+	/* The IOMMU may set accessed and dirty bits at the same time. */
+	do {
+		old = READ_ONCE(*entry);
+		fresh = (old & ~ENTRY_ADDRESS) | to;
+	} while (cmpxchg64(entry, old, fresh) != old);
+	/* Not every IOMMU looks into the CPU's caches when it walks, and which do not is not told. */
+	clflush_cache_range(entry, sizeof(*entry));
+}
+
+/* Changes the entry at `iova` and back; the driver must see each there, and its neighbour unmoved. */
+static bool prove_leaf(const struct adverb_mapping *mapping, u64 *leaf, dma_addr_t iova, phys_addr_t scratch)
+{
+	u64 *entry = &leaf[(iova >> PAGE_SHIFT) % ADVERB_CHUNK_PAGES];
+	bool there, beside;
+
+	if (!agrees(mapping, leaf, iova) || !agrees(mapping, leaf, iova + PAGE_SIZE))
+		return false;
+	exchange(entry, scratch);
+	there = iommu_iova_to_phys(mapping->domain, iova) == scratch;
+	beside = iommu_iova_to_phys(mapping->domain, iova + PAGE_SIZE) == mapping->parking;
+	exchange(entry, mapping->parking);
+	return there && beside && iommu_iova_to_phys(mapping->domain, iova) == mapping->parking;
+}
+
+/* All leaf tables of the mapping under one root, each proven. */
+static bool take_root(struct adverb_mapping *mapping, u64 *root, int levels, phys_addr_t scratch)
+{
+	unsigned int i;
+
+	for (i = 0; i < mapping->size / ADVERB_CHUNK_SIZE; i++) {
+		dma_addr_t iova = mapping->iova + i * ADVERB_CHUNK_SIZE;
+		u64 *leaf = walk(root, levels, iova);
+
+		if (!leaf || !virt_addr_valid(leaf) || !prove_leaf(mapping, leaf, iova, scratch))
+			return false;
+		mapping->leaf[i] = leaf;
+		if ((i & 63) == 63)
+			cond_resched();
+	}
+	return true;
+}
+
+/* Cheap test of a candidate before anything is written below it: first, middle and last page agree. */
+static bool plausible(const struct adverb_mapping *mapping, u64 *root, int levels)
+{
+	dma_addr_t probes[] = { mapping->iova, mapping->iova + mapping->size / 2,
+				mapping->iova + mapping->size - PAGE_SIZE };
+	u64 *leaf;
+	int i;
+
+	for (i = 0; i < ARRAY_SIZE(probes); i++) {
+		leaf = walk(root, levels, probes[i]);
+		if (!leaf || !agrees(mapping, leaf, probes[i]))
+			return false;
+	}
+	return true;
+}
+
+static bool find_tables(struct adverb_mapping *mapping, phys_addr_t scratch)
+{
+	char *around = (char *)mapping->domain;
+	unsigned long candidate;
+	long offset;
+	int levels;
+
+	for (offset = -SEARCH_BYTES; offset < SEARCH_BYTES; offset += sizeof(long)) {
+		if (get_kernel_nofault(candidate, (unsigned long *)(around + offset)))
+			continue;
+		candidate &= ~7UL; /* AMD keeps the depth there */
+		if (!candidate || candidate % PAGE_SIZE || !virt_addr_valid((void *)candidate))
+			continue;
+		for (levels = 2; levels <= 5; levels++)
+			if (plausible(mapping, (u64 *)candidate, levels) &&
+			    take_root(mapping, (u64 *)candidate, levels, scratch))
+				return true;
+	}
+	return false;
+}
+
+/* Finds and proves the leaf tables of a fresh mapping. EOPNOTSUPP with the reason if that fails. */
+int adverb_retarget_prepare(struct adverb_mapping *mapping, const char **why)
+{
+	struct page *scratch;
+	bool found;
+
+	if (cc_platform_has(CC_ATTR_MEM_ENCRYPT)) {
+		*why = "memory is encrypted; entries cannot be checked";
+		return -EOPNOTSUPP;
+	}
+	scratch = alloc_page(GFP_KERNEL | __GFP_ZERO);
+	if (!scratch)
+		return -ENOMEM;
+	found = find_tables(mapping, page_to_phys(scratch));
+	/* The IOMMU may have looked at any entry at any time. */
+	iommu_flush_iotlb_all(mapping->domain);
+	__free_page(scratch);
+	if (found)
+		return 0;
+	*why = "its IOMMU's tables were not found or not proven to be changeable in place";
+	return -EOPNOTSUPP;
+}
+
+#ifdef ADVERB_BREAK
+/* What the API offers instead, for the tests to show what it does to a device. */
+static void through_the_gap(struct adverb_mapping *mapping, dma_addr_t iova, phys_addr_t to)
+{
+	int rights = IOMMU_CACHE | IOMMU_READ | (mapping->view == ADVERB_VIEW_WRITE ? IOMMU_WRITE : 0);
+
+	iommu_unmap(mapping->domain, iova, PAGE_SIZE);
+	WARN_ON(iommu_map(mapping->domain, iova, to, PAGE_SIZE, rights, GFP_ATOMIC));
+}
+#else
+static void through_the_gap(struct adverb_mapping *mapping, dma_addr_t iova, phys_addr_t to) {}
+#endif
+
+/*
+ * Points the entry of a page of the extent elsewhere. Under the extent's lock; the device may still use the
+ * old one until adverb_retarget_sync(). The exchange is a full barrier.
+ */
+void adverb_retarget(struct adverb_mapping *mapping, unsigned long address, phys_addr_t to)
+{
+	unsigned long offset = address - round_down(mapping->extent->start, ADVERB_CHUNK_SIZE);
+	dma_addr_t iova = mapping->iova + offset;
+
+	if (adverb_breaks(ADVERB_BROKEN_GAP))
+		through_the_gap(mapping, iova, to);
+	else
+		exchange(&mapping->leaf[offset >> ADVERB_CHUNK_SHIFT][chunk_slot(address)], to);
+	iommu_iotlb_gather_add_range(&mapping->gather, iova, PAGE_SIZE);
+	mapping->touched = true;
+	adverb_count(mapping->extent->region, ADVERB_RETARGETS, 1);
+}
+
+/*
+ * Once per batch and domain. When it returns, no device of these domains uses an entry that was changed
+ * before: the IOMMU has also drained what was in flight. Under the extent's lock. Returns the syncs done.
+ */
+unsigned int adverb_retarget_sync(struct adverb_extent *extent)
+{
+	struct adverb_mapping *mapping;
+	unsigned int syncs = 0;
+
+	list_for_each_entry(mapping, &extent->mappings, node) {
+		if (!mapping->touched)
+			continue;
+		iommu_iotlb_sync(mapping->domain, &mapping->gather);
+		iommu_iotlb_gather_init(&mapping->gather);
+		mapping->touched = false;
+		syncs++;
+	}
+	return syncs;
+}

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+# shellcheck shell=bash
+# Sourced by the scripts of this folder, in the guest.
+set -u
+programs=$ADVERB_BUILD/test/kernel
+broken_module=$ADVERB_BUILD/kernel/$(uname -r)/adverb_broken.ko.test
+
+# Ends the script as failed when a step that is no test of its own does not work.
+need() {
+  "$@" || {
+    echo "not ok - $*: failed"
+    exit 1
+  }
+}
+
+# Keeps the kernel from moving pages on its own: what leaves is then what a test made leave.
+quiet() {
+  echo 0 > /proc/sys/kernel/numa_balancing
+  echo 600000 > /sys/kernel/mm/transparent_hugepage/khugepaged/scan_sleep_millisecs
+}
+
+# Loads adverb.ko and the test drivers $@.
+load() {
+  local driver
+  quiet 2> /dev/null
+  need modprobe adverb
+  for driver in "$@"; do
+    need modprobe "$driver"
+  done
+}
+
+# Unloads them again: what a test left behind would refuse it. $@: the drivers.
+unload() {
+  local driver
+  for driver in "$@" adverb; do
+    if ! rmmod "$driver"; then
+      echo "not ok - $driver can be unloaded after the tests: something still holds it"
+      return 1
+    fi
+  done
+  echo "ok - the modules can be unloaded after the tests"
+}
+
+# With step $1 (a number of breakage.h) left out, the test of program $2 whose name contains $3 must
+# fail; $4 says what the step is, the rest are drivers.
+must_notice() {
+  local step=$1 program=$2 name=$3 what=$4 output
+  shift 4
+  need insmod "$broken_module" broken="$step"
+  for driver in "$@"; do
+    need modprobe "$driver"
+  done
+  output=$("$programs/$program" "$name")
+  # Not as TAP: the failure is what is wanted.
+  echo "with step $step left out: ${output//$'\n'/; }"
+  if grep -q '^not ok' <<< "$output"; then
+    echo "ok - without $what, \"$name\" fails"
+  else
+    echo "not ok - without $what, \"$name\" fails: it passed or did not run"
+  fi
+  for driver in "$@" adverb; do
+    need rmmod "$driver"
+  done
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// What the test programs of this folder share: TAP, and adverb.ko's objects as a program sees them.
+// Each call ends the program with its reason if it fails, unless its name ends in _errno: those
+// return 0 or the errno.
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "../../kernel/adverb_uapi.h"
+#include "modules/adverb_test.h"
+
+#define PAGE 4096UL
+#define MIB (1UL << 20)
+
+// Runs the test in a child, so that one that dies leaves no other without its verdict; one line of
+// TAP.
+void run(const char* name, void (*test)(void));
+// Leaves out all tests whose name does not contain the first argument of main.
+void choose(int count, char** words);
+// In a test: ends it as failed with the reason, or as skipped.
+void fail(const char* format, ...) __attribute__((noreturn, format(printf, 1, 2)));
+void skip(const char* format, ...) __attribute__((noreturn, format(printf, 1, 2)));
+#define expect(condition, ...)                                                                     \
+  do {                                                                                             \
+    if (!(condition))                                                                              \
+      fail(#condition ": " __VA_ARGS__);                                                           \
+  } while (0)
+// The exit status for main: 0 when all passed.
+int verdict(void);
+
+int open_adverb(void);
+int create_errno(int adverb, const void* start, size_t length, uint32_t* region);
+uint32_t create(int adverb, const void* start, size_t length);
+int destroy_errno(int adverb, uint32_t region);
+int build_errno(int adverb, uint32_t region, const void* address, int view,
+                struct adverb_build* build);
+int fault_in_errno(int adverb, uint32_t region, const void* start, size_t length, bool write,
+                   size_t* done);
+void fault_in(int adverb, uint32_t region, const void* start, size_t length, bool write);
+struct adverb_query query(int adverb, uint32_t region);
+int query_errno(int adverb, uint32_t region);
+
+// A region of one extent with both views, its tables, and a device that has imported them.
+struct image {
+  int adverb;
+  char* start; // page aligned
+  size_t length;
+  uint32_t region;
+  struct adverb_build view[2];
+  const volatile uint64_t* words[2];
+  int device;
+  uint64_t address[2];
+  unsigned char pattern[PAGE];
+};
+
+// The device is "/dev/adverb_test_soft" or the like.
+void make_image(struct image* image, const char* device, void* start, size_t length);
+void drop_image(struct image* image);
+// Moves bytes of a page by the device; 0 or the errno.
+int device_read_errno(const struct image* image, size_t offset, void* data, size_t length);
+int device_write_errno(const struct image* image, size_t offset, const void* data, size_t length);
+// Whether the device reads the pattern there (the 8 bytes at offset); the word read goes to *word.
+bool reads_pattern(const struct image* image, size_t offset, uint64_t* word);
+uint64_t device_word(const struct image* image, size_t offset);
+void device_store(const struct image* image, size_t offset, uint64_t word);
+// The residency bit of a page, and the generation of its granule.
+bool resident(const struct image* image, int view, size_t offset);
+uint64_t generation(const struct image* image, int view, size_t offset);
+
+// Anonymous private memory, in one extent if it is small.
+char* memory(size_t length);
+// Sets the first word of each page to `seed` + page number.
+void fill(char* start, size_t length, uint64_t seed);
+// A field of /proc/self/status in KiB.
+long status_kib(const char* field);
+void write_file(const char* path, const char* text);

@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// Life of regions: creation, building, fault-in, queries, limits, and all the ways they end.
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "np.h"
+
+#define SOFT "/dev/adverb_test_soft"
+
+static void version(void) {
+  struct adverb_version version = {0};
+  expect(ioctl(open_adverb(), ADVERB_IOC_VERSION, &version) == 0, "%s", strerror(errno));
+  expect(version.module == ADVERB_MODULE_VERSION && version.minimum_library <= version.module,
+         "module %u", version.module);
+}
+
+static void absent_reads_pattern(void) {
+  struct image image;
+  uint64_t word;
+  make_image(&image, SOFT, memory(64 * PAGE), 64 * PAGE);
+  fill(image.start, image.length, 1);
+  for (size_t page = 0; page < 64; page++)
+    expect(reads_pattern(&image, page * PAGE + 8 * page, &word), "page %zu reads %#llx", page,
+           (unsigned long long)word);
+}
+
+static void fault_in_shows_bytes(void) {
+  struct image image;
+  uint64_t word;
+  make_image(&image, SOFT, memory(64 * PAGE), 64 * PAGE);
+  fill(image.start, image.length, 100);
+  fault_in(image.adverb, image.region, image.start + 3 * PAGE, 20 * PAGE, false);
+  for (size_t page = 0; page < 64; page++) {
+    bool in = page >= 3 && page < 23;
+    expect(resident(&image, 0, page * PAGE) == in, "page %zu", page);
+    if (in)
+      expect(device_word(&image, page * PAGE) == 100 + page, "page %zu", page);
+    else
+      expect(reads_pattern(&image, page * PAGE, &word), "page %zu", page);
+    expect(!resident(&image, 1, page * PAGE), "page %zu is in the write view", page);
+  }
+  expect(query(image.adverb, image.region).resident[0] == 20, "%llu resident",
+         (unsigned long long)query(image.adverb, image.region).resident[0]);
+  *(uint64_t*)(image.start + 5 * PAGE) = 77;
+  expect(device_word(&image, 5 * PAGE) == 77, "the device reads a copy");
+}
+
+static void writes_land_or_park(void) {
+  struct image image;
+  uint64_t word;
+  make_image(&image, SOFT, memory(64 * PAGE), 64 * PAGE);
+  fill(image.start, image.length, 1);
+  device_store(&image, 7 * PAGE, 0xdead);
+  expect(*(uint64_t*)(image.start + 7 * PAGE) == 8, "a write to an absent page landed");
+  expect(reads_pattern(&image, 7 * PAGE, &word), "a lost write destroyed the pattern");
+  fault_in(image.adverb, image.region, image.start + 7 * PAGE, PAGE, true);
+  device_store(&image, 7 * PAGE, 0xbeef);
+  expect(*(uint64_t*)(image.start + 7 * PAGE) == 0xbeef, "a write to a resident page was lost");
+  expect(device_word(&image, 7 * PAGE) == 0xbeef, "the read view sees another page");
+}
+
+static void read_view_refuses_writes(void) {
+  struct image image;
+  make_image(&image, SOFT, memory(PAGE), PAGE);
+  struct adverb_test_move move = {
+      .slot = 0, .write = 1, .length = 8, .data = (uintptr_t)image.start};
+  expect(ioctl(image.device, ADVERB_TEST_MOVE, &move) != 0 && errno == EACCES, "errno %d", errno);
+}
+
+static void odd_bounds(void) {
+  struct image image;
+  uint32_t region;
+  char* start = memory(40 * PAGE);
+  make_image(&image, SOFT, start + 5 * PAGE, 30 * PAGE);
+  fault_in(image.adverb, image.region, image.start, image.length, true);
+  for (size_t page = 0; page < 30; page++)
+    expect(resident(&image, 1, page * PAGE), "page %zu", page);
+  region = create(image.adverb, start + 100, 5000);
+  struct adverb_build build;
+  expect(build_errno(image.adverb, region, start + 4096, 0, &build) == 0, "build");
+  expect(build.start == (uintptr_t)start && build.length == 2 * PAGE, "%llu bytes",
+         (unsigned long long)build.length);
+  fault_in(image.adverb, region, start + 100, 5000, false);
+  expect(fault_in_errno(image.adverb, region, start + 99, 1, false, NULL) == ERANGE,
+         "before the start");
+  expect(fault_in_errno(image.adverb, region, start + 5099, 2, false, NULL) == ERANGE,
+         "behind the end");
+}
+
+static void extents_across_gib(void) {
+  int adverb = open_adverb();
+  char* start = mmap(NULL, 3UL << 30, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  char* border = (char*)(((uintptr_t)start + (2UL << 30) - 1) & ~((1UL << 30) - 1));
+  uint32_t region = create(adverb, start, 3UL << 30);
+  struct adverb_build low, high;
+  expect(fault_in_errno(adverb, region, border - PAGE, 2 * PAGE, false, NULL) == ENXIO,
+         "nothing is built");
+  expect(build_errno(adverb, region, border - 1, 0, &low) == 0, "low");
+  expect(fault_in_errno(adverb, region, border - PAGE, 2 * PAGE, false, NULL) == ENXIO,
+         "half is built");
+  expect(build_errno(adverb, region, border, 0, &high) == 0, "high");
+  expect(low.start + low.length == (uintptr_t)border && high.start == (uintptr_t)border,
+         "they meet at the border");
+  fault_in(adverb, region, border - PAGE, 2 * PAGE, false);
+  expect(query(adverb, region).resident[0] == 2, "both pages");
+}
+
+static void creation_is_constant(void) {
+  int adverb = open_adverb();
+  struct timespec a, b;
+  double small = 0, large = 0;
+  for (int i = 0; i < 40; i++) {
+    size_t length = i & 1 ? 1UL << 40 : 1UL << 20;
+    clock_gettime(CLOCK_MONOTONIC, &a);
+    uint32_t region = create(adverb, (void*)0x10000000000, length);
+    clock_gettime(CLOCK_MONOTONIC, &b);
+    expect(destroy_errno(adverb, region) == 0, "destroy");
+    if (i < 4)
+      continue;
+    *(i & 1 ? &large : &small) +=
+        (double)(b.tv_sec - a.tv_sec) + (double)(b.tv_nsec - a.tv_nsec) / 1e9;
+  }
+  expect(large < 5 * small + 1e-3, "1 MiB %.0f us, 1 TiB %.0f us", small / 18 * 1e6,
+         large / 18 * 1e6);
+}
+
+static void nothing_is_pinned(void) {
+  struct image image;
+  long before = status_kib("VmPin");
+  make_image(&image, SOFT, memory(32 * MIB), 32 * MIB);
+  fault_in(image.adverb, image.region, image.start, image.length, true);
+  expect(query(image.adverb, image.region).resident[1] > 32 * MIB / PAGE / 2, "all resident");
+  expect(status_kib("VmPin") == before, "VmPin is %ld KiB", status_kib("VmPin"));
+}
+
+static void tables_are_charged(void) {
+  long before = status_kib("VmLck");
+  struct image image;
+  make_image(&image, SOFT, memory(64 * MIB), 64 * MIB);
+  long charged = (long)query(image.adverb, image.region).charged_pages * 4;
+  expect(charged > 32 * 4 && charged < 64 * 4, "%ld KiB for 64 MiB", charged);
+  expect(status_kib("VmLck") - before == charged, "VmLck rose by %ld of %ld KiB",
+         status_kib("VmLck") - before, charged);
+  drop_image(&image);
+  expect(status_kib("VmLck") == before, "%ld KiB stay charged", status_kib("VmLck") - before);
+}
+
+static void memlock_limit(void) {
+  char* start = memory(64 * MIB);
+  int adverb = open_adverb();
+  struct rlimit limit = {64 * 1024, 64 * 1024};
+  struct adverb_build build;
+  uint32_t region = create(adverb, start, 64 * MIB);
+  expect(setrlimit(RLIMIT_MEMLOCK, &limit) == 0, "setrlimit");
+  if (setuid(65534) != 0)
+    skip("setuid: %s", strerror(errno));
+  expect(build_errno(adverb, region, start, 0, &build) == ENOMEM, "tables beyond RLIMIT_MEMLOCK");
+}
+
+static void tables_are_read_only(void) {
+  struct image image;
+  make_image(&image, SOFT, memory(PAGE), PAGE);
+  void* table = (void*)image.words[0];
+  expect(mprotect(table, PAGE, PROT_READ | PROT_WRITE) != 0 && errno == EACCES,
+         "mprotect lets one write");
+  struct adverb_build* build = &image.view[0];
+  expect(mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, image.adverb,
+              (off_t)build->table_offset) == MAP_FAILED,
+         "mmap lets one write");
+  expect(mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE, image.adverb, (off_t)build->table_offset) ==
+             MAP_FAILED,
+         "private");
+  expect(mmap(NULL, 64 * PAGE, PROT_READ, MAP_SHARED, image.adverb, (off_t)build->table_offset) ==
+             MAP_FAILED,
+         "longer");
+  expect(mmap(NULL, PAGE, PROT_READ, MAP_SHARED, image.adverb,
+              (off_t)(build->table_offset + PAGE)) == MAP_FAILED,
+         "inside");
+  expect(mmap(NULL, PAGE, PROT_READ, MAP_SHARED, image.adverb, 0x7ff00000000) == MAP_FAILED,
+         "no table");
+}
+
+static void child_has_nothing(void) {
+  struct image image;
+  make_image(&image, SOFT, memory(16 * PAGE), 16 * PAGE);
+  int status;
+  pid_t child = fork();
+  if (child == 0) {
+    struct adverb_build build;
+    unsigned char in_core;
+    if (fault_in_errno(image.adverb, image.region, image.start, PAGE, false, NULL) != EPERM)
+      _exit(1);
+    if (destroy_errno(image.adverb, image.region) != EPERM)
+      _exit(2);
+    if (build_errno(image.adverb, image.region, image.start, 0, &build) != EPERM)
+      _exit(3);
+    if (query_errno(image.adverb, image.region) != EPERM)
+      _exit(4);
+    if (mincore((void*)image.words[0], PAGE, &in_core) == 0 || errno != ENOMEM)
+      _exit(5);
+    if (mmap(NULL, PAGE, PROT_READ, MAP_SHARED, image.adverb, (off_t)image.view[0].table_offset) !=
+        MAP_FAILED)
+      _exit(6);
+    _exit(0);
+  }
+  waitpid(child, &status, 0);
+  expect(status == 0, "step %d", WEXITSTATUS(status));
+}
+
+static void destroy_parks(void) {
+  struct image image;
+  uint64_t word;
+  make_image(&image, SOFT, memory(16 * PAGE), 16 * PAGE);
+  fill(image.start, image.length, 1);
+  fault_in(image.adverb, image.region, image.start, image.length, true);
+  expect(device_word(&image, 0) == 1, "before");
+  expect(destroy_errno(image.adverb, image.region) == 0, "destroy");
+  expect(reads_pattern(&image, 0, &word), "the device still reads memory: %#llx",
+         (unsigned long long)word);
+  device_store(&image, 0, 0xbad);
+  expect(*(uint64_t*)image.start == 1, "the device still writes memory");
+  expect(destroy_errno(image.adverb, image.region) == ENOENT, "twice");
+  expect(query_errno(image.adverb, image.region) == ENOENT, "query of what is gone");
+}
+
+// A device held by another process outlives the owner, by exit, kill or exec, and reads the
+// pattern.
+static void outlive(void (*end)(void)) {
+  int ends[2];
+  expect(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0, "socketpair");
+  int device = open(SOFT, O_RDWR);
+  char go;
+  expect(device >= 0, "device");
+  pid_t child = fork();
+  if (child == 0) {
+    struct image image;
+    make_image(&image, SOFT, memory(16 * PAGE), 16 * PAGE);
+    fill(image.start, image.length, 1);
+    fault_in(image.adverb, image.region, image.start, image.length, true);
+    struct adverb_test_import import = {.slot = 0, .fd = image.view[0].fd};
+    expect(ioctl(device, ADVERB_TEST_IMPORT, &import) == 0, "import: %s", strerror(errno));
+    expect(write(ends[1], image.pattern, 8) == 8, "pattern");
+    expect(read(ends[1], &go, 1) == 1, "go");
+    end();
+    _exit(1);
+  }
+  struct image other = {.device = device};
+  expect(read(ends[0], other.pattern, 8) == 8, "the owner died early");
+  expect(device_word(&other, 0) == 1, "before");
+  expect(write(ends[0], "g", 1) == 1, "go");
+  int status;
+  uint64_t word;
+  waitpid(child, &status, 0);
+  expect(reads_pattern(&other, 0, &word), "%#llx", (unsigned long long)word);
+}
+
+static void end_by_exit(void) {
+  _exit(0);
+}
+static void end_by_kill(void) {
+  kill(getpid(), SIGKILL);
+}
+static void end_by_exec(void) {
+  execl("/bin/true", "true", (char*)NULL);
+}
+static void exit_parks(void) {
+  outlive(end_by_exit);
+}
+static void kill_parks(void) {
+  outlive(end_by_kill);
+}
+static void exec_parks(void) {
+  outlive(end_by_exec);
+}
+
+static void inherited_file_does_nothing(void) {
+  int adverb = open_adverb();
+  char* start = memory(PAGE);
+  uint32_t region = create(adverb, start, PAGE);
+  fcntl(adverb, F_SETFD, 0);
+  char number[16], text[64];
+  // After exec the numbers are the same, the address space is not.
+  number[0] = (char)('0' + adverb);
+  number[1] = 0;
+  text[0] = (char)('0' + region);
+  text[1] = 0;
+  execl("/proc/self/exe", "region", "--after-exec", number, text, (char*)NULL);
+  fail("exec: %s", strerror(errno));
+}
+
+static int after_exec(int adverb, uint32_t region) {
+  struct adverb_build build;
+  if (query_errno(adverb, region) != EPERM)
+    return 1;
+  return build_errno(adverb, region, NULL, 0, &build) == EPERM ? 0 : 2;
+}
+
+static void holes_and_rights(void) {
+  struct image image;
+  size_t done;
+  char* start = memory(16 * PAGE);
+  make_image(&image, SOFT, start, 16 * PAGE);
+  munmap(start + 4 * PAGE, PAGE);
+  expect(fault_in_errno(image.adverb, image.region, start, 16 * PAGE, false, &done) == EFAULT,
+         "a hole");
+  expect(done == 4 * PAGE, "%zu bytes before the hole", done);
+  mprotect(start + 8 * PAGE, PAGE, PROT_READ);
+  expect(fault_in_errno(image.adverb, image.region, start + 8 * PAGE, PAGE, true, NULL) == EFAULT,
+         "read-only");
+  fault_in(image.adverb, image.region, start + 8 * PAGE, PAGE, false);
+  mprotect(start + 9 * PAGE, PAGE, PROT_NONE);
+  expect(fault_in_errno(image.adverb, image.region, start + 9 * PAGE, PAGE, false, NULL) == EFAULT,
+         "no access");
+  // What is mapped later at the same address belongs to the region.
+  expect(mmap(start + 4 * PAGE, PAGE, PROT_READ | PROT_WRITE,
+              MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED,
+         "map");
+  fault_in(image.adverb, image.region, start + 4 * PAGE, PAGE, true);
+}
+
+static void two_regions_one_memory(void) {
+  struct image a, b;
+  char* start = memory(16 * PAGE);
+  make_image(&a, SOFT, start, 16 * PAGE);
+  make_image(&b, SOFT, start + 4 * PAGE, 8 * PAGE);
+  fill(start, 16 * PAGE, 1);
+  fault_in(a.adverb, a.region, start, 16 * PAGE, true);
+  fault_in(b.adverb, b.region, start + 4 * PAGE, 8 * PAGE, true);
+  expect(memcmp(a.pattern, b.pattern, PAGE) != 0, "regions share a pattern");
+  device_store(&b, 0, 42);
+  expect(device_word(&a, 4 * PAGE) == 42, "one memory");
+  drop_image(&a);
+  expect(device_word(&b, 0) == 42, "the other stays");
+}
+
+static void building_again(void) {
+  struct image image;
+  struct adverb_build again;
+  make_image(&image, SOFT, memory(4 * PAGE), 4 * PAGE);
+  expect(build_errno(image.adverb, image.region, image.start + 2 * PAGE, 0, &again) == 0, "again");
+  expect(again.table_offset == image.view[0].table_offset && again.fd != image.view[0].fd,
+         "another descriptor of the same view");
+  expect(fcntl(again.fd, F_GETFD) & FD_CLOEXEC, "close-on-exec");
+  expect(lseek(again.fd, 0, SEEK_END) == (off_t)(4 * PAGE), "size");
+}
+
+int main(int count, char** words) {
+  if (count == 4 && strcmp(words[1], "--after-exec") == 0)
+    return after_exec(words[2][0] - '0', (uint32_t)(words[3][0] - '0'));
+  choose(count, words);
+  run("the version ioctl answers", version);
+  run("an absent page reads as the region's pattern", absent_reads_pattern);
+  run("fault-in shows the page's own bytes, and only of what was asked for", fault_in_shows_bytes);
+  run("a device's write lands in a resident page, else nowhere", writes_land_or_park);
+  run("a read view refuses writes", read_view_refuses_writes);
+  run("regions may begin and end anywhere", odd_bounds);
+  run("extents meet at GiB borders and are built one by one", extents_across_gib);
+  run("creation takes the same time for 1 MiB and 1 TiB", creation_is_constant);
+  run("a fully resident region pins nothing", nothing_is_pinned);
+  run("tables are charged to VmLck and given back", tables_are_charged);
+  run("RLIMIT_MEMLOCK limits tables", memlock_limit);
+  run("state tables cannot be written", tables_are_read_only);
+  run("a forked child can do nothing with the parent's region", child_has_nothing);
+  run("destroy parks every page", destroy_parks);
+  run("exit parks every page of a device that outlives the owner", exit_parks);
+  run("SIGKILL parks every page", kill_parks);
+  run("exec parks every page", exec_parks);
+  run("a descriptor inherited over exec does nothing", inherited_file_does_nothing);
+  run("fault-in stops at holes and missing rights and says how far it came", holes_and_rights);
+  run("two regions over the same memory see the same pages", two_regions_one_memory);
+  run("building again gives another descriptor of the same view", building_again);
+  return verdict();
+}
