@@ -15,15 +15,9 @@ namespace {
 constexpr Command commands[] = {
     {"run", "run a program with its RDMA verbs under a policy", cmd_run},
     {"policy", "check, explain, list and show policies", cmd_policy},
-#ifdef ADVERB_HAS_STAT
     {"stat", "show what adverb counts in running programs", cmd_stat},
-#endif
-#ifdef ADVERB_HAS_DOCTOR
     {"doctor", "check devices, limits and peers on this host", cmd_doctor},
-#endif
-#ifdef ADVERB_HAS_BROKER
     {"broker", "serve the link port for the programs of this host", cmd_broker},
-#endif
 };
 
 void print_help(FILE* out) {
