@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 # The tests notice when a step of the protocol is missing.
-# vm: nodes=2 swap=512
+# vm: nodes=2 swap=512 device=edu
 # timeout: 120
 # shellcheck source=test/kernel/lib.sh
 . "$(dirname "$0")/lib.sh"

@@ -30,6 +30,14 @@ void fail(const char* format, ...) {
   _exit(1);
 }
 
+void fail_at(const char* condition, const char* format, ...) {
+  char whole[256];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(whole, sizeof whole, format, arguments);
+  fail("%s: %s", condition, whole);
+}
+
 void skip(const char* format, ...) {
   va_list arguments;
   va_start(arguments, format);
@@ -40,6 +48,12 @@ void skip(const char* format, ...) {
 void choose(int count, char** words) {
   if (count > 1)
     only = words[1];
+}
+
+void note(const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  say('N', format, arguments);
 }
 
 void run(const char* name, void (*test)(void)) {
@@ -68,6 +82,8 @@ void run(const char* name, void (*test)(void)) {
   why[n > 0 ? n : 0] = 0;
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
     printf("ok - %s\n", name);
+    if (why[0])
+      printf("# %s\n", why + 1);
   } else if (WIFEXITED(status) && WEXITSTATUS(status) == 77) {
     printf("ok - %s # SKIP %s\n", name, why + 1);
   } else {

@@ -22,10 +22,14 @@ void choose(int count, char** words);
 // In a test: ends it as failed with the reason, or as skipped.
 void fail(const char* format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 void skip(const char* format, ...) __attribute__((noreturn, format(printf, 1, 2)));
+// In a test that passes: figures to show below its line.
+void note(const char* format, ...) __attribute__((format(printf, 1, 2)));
+void fail_at(const char* condition, const char* format, ...)
+    __attribute__((noreturn, format(printf, 2, 3)));
 #define expect(condition, ...)                                                                     \
   do {                                                                                             \
     if (!(condition))                                                                              \
-      fail(#condition ": " __VA_ARGS__);                                                           \
+      fail_at(#condition, __VA_ARGS__);                                                            \
   } while (0)
 // The exit status for main: 0 when all passed.
 int verdict(void);

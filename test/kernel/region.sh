@@ -1,11 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 # Life of regions, with a device in software.
-# vm: nodes=2 swap=512
+# vm: nodes=2 swap=512 device=edu
 # timeout: 120
 # shellcheck source=test/kernel/lib.sh
 . "$(dirname "$0")/lib.sh"
 load adverb_test_soft
 "$programs/np_region"
 status=$?
-unload adverb_test_soft && exit "$status"
+need modprobe adverb_test_edu
+"$programs/np_device" identity || status=1
+unload adverb_test_soft adverb_test_edu && exit "$status"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 WITH Linux-syscall-note OR BSD-2-Clause */
-/* What the test drivers and the test programs agree on: one device file, one ioctl to import, two to move. */
+/* What the test drivers and the test programs agree on: one device file each, an ioctl to import, and two to move. */
 #ifndef ADVERB_TEST_H
 #define ADVERB_TEST_H
 
@@ -22,7 +22,21 @@ struct adverb_test_move {
 	__u64 data;   /* pointer */
 };
 
+/* Frames, one per page: byte 0 to ADVERB_TEST_FRAME - 1 of `count` pages from the one at `offset`. */
+#define ADVERB_TEST_FRAME 1024
+#define ADVERB_TEST_FRAMES_MAX 64
+
+struct adverb_test_frames {
+	__u32 slot;
+	__u32 write; /* device to memory */
+	__u64 offset;
+	__u32 count;
+	__u32 lost;  /* out: frames the device gave up on */
+	__u64 data;  /* pointer to count frames */
+};
+
 #define ADVERB_TEST_IMPORT _IOWR('T', 1, struct adverb_test_import)
 #define ADVERB_TEST_MOVE _IOW('T', 2, struct adverb_test_move)
+#define ADVERB_TEST_FRAMES _IOWR('T', 3, struct adverb_test_frames)
 
 #endif

@@ -6,6 +6,7 @@
 #include <linux/dma-buf.h>
 #include <linux/dma-resv.h>
 #include <linux/scatterlist.h>
+#include <linux/version.h>
 
 struct imported {
 	struct dma_buf *dmabuf;
@@ -14,6 +15,13 @@ struct imported {
 	dma_addr_t address;
 };
 
+/* It has another name in 7.2. */
+#if LINUX_VERSION_CODE < KERNEL_VERSION(7, 2, 0)
+#define MOVE_NOTIFY move_notify
+#else
+#define MOVE_NOTIFY invalidate_mappings
+#endif
+
 static void importer_move_notify(struct dma_buf_attachment *attachment)
 {
 	WARN(1, "adverb never moves a buffer");
@@ -21,7 +29,7 @@ static void importer_move_notify(struct dma_buf_attachment *attachment)
 
 static const struct dma_buf_attach_ops importer_ops = {
 	.allow_peer2peer = false,
-	.move_notify = importer_move_notify,
+	.MOVE_NOTIFY = importer_move_notify,
 };
 
 static inline void imported_release(struct imported *imported)

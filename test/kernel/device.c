@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// One step at a time through the emulated IOMMU, with QEMU's edu device.
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "np.h"
+
+#define EDU "/dev/adverb_test_edu"
+#define LENGTH (64 * PAGE)
+
+static struct image image;
+
+static void directed(void) {
+  uint64_t word;
+  make_image(&image, EDU, memory(LENGTH), LENGTH);
+  expect((image.address[0] ^ (uintptr_t)image.start) % (2 * MIB) == 0, "IOVA %#llx of VA %p",
+         (unsigned long long)image.address[0], image.start);
+  fill(image.start, LENGTH, 1);
+  expect(reads_pattern(&image, 5 * PAGE + 64, &word), "absent reads %#llx",
+         (unsigned long long)word);
+  device_store(&image, 5 * PAGE, 0xdead);
+  expect(*(uint64_t*)(image.start + 5 * PAGE) == 6, "a write to an absent page landed");
+  fault_in(image.adverb, image.region, image.start + 5 * PAGE, PAGE, true);
+  expect(device_word(&image, 5 * PAGE) == 6, "after fault-in");
+  expect(reads_pattern(&image, 6 * PAGE, &word), "the neighbour came along");
+  device_store(&image, 5 * PAGE, 0xbeef);
+  expect(*(uint64_t*)(image.start + 5 * PAGE) == 0xbeef, "a write to a resident page was lost");
+  madvise(image.start + 5 * PAGE, PAGE, MADV_DONTNEED);
+  expect(reads_pattern(&image, 5 * PAGE, &word), "left, and reads %#llx", (unsigned long long)word);
+  fault_in(image.adverb, image.region, image.start + 5 * PAGE, PAGE, true);
+  *(uint64_t*)(image.start + 5 * PAGE) = 99;
+  expect(device_word(&image, 5 * PAGE) == 99, "the new page");
+}
+
+// The device has just used the old translation: only the sync makes it forget.
+static void forgets(void) {
+  uint64_t word;
+  make_image(&image, EDU, memory(LENGTH), LENGTH);
+  fill(image.start, LENGTH, 1);
+  fault_in(image.adverb, image.region, image.start, LENGTH, true);
+  expect(device_word(&image, 5 * PAGE) == 6, "resident");
+  munmap(image.start + 5 * PAGE, PAGE);
+  expect(reads_pattern(&image, 5 * PAGE, &word), "the device reads %#llx of a page that is gone",
+         (unsigned long long)word);
+}
+
+// What was resident before the device came is in its view from the start.
+static void comes_late(void) {
+  make_image(&image, EDU, memory(LENGTH), LENGTH);
+  fill(image.start, LENGTH, 1);
+  fault_in(image.adverb, image.region, image.start, LENGTH, true);
+  struct adverb_test_import import = {.slot = 0, .fd = -1};
+  expect(ioctl(image.device, ADVERB_TEST_IMPORT, &import) == 0, "letting go");
+  import.fd = image.view[0].fd;
+  expect(ioctl(image.device, ADVERB_TEST_IMPORT, &import) == 0, "taking again");
+  expect(device_word(&image, 7 * PAGE) == 8, "resident");
+}
+
+static void owner_dies(void) {
+  int device = open(EDU, O_RDWR), ends[2], status;
+  struct image other = {.device = device};
+  uint64_t word;
+  expect(device >= 0 && pipe(ends) == 0, "%s", strerror(errno));
+  pid_t child = fork();
+  if (child == 0) {
+    make_image(&image, EDU, memory(LENGTH), LENGTH);
+    fill(image.start, LENGTH, 1);
+    fault_in(image.adverb, image.region, image.start, LENGTH, true);
+    expect(device_word(&image, 0) == 1, "before");
+    if (write(ends[1], image.pattern, 8) != 8)
+      _exit(1);
+    abort();
+  }
+  expect(read(ends[0], other.pattern, 8) == 8, "the owner died early");
+  waitpid(child, &status, 0);
+  expect(reads_pattern(&other, 0, &word), "%#llx", (unsigned long long)word);
+}
+
+static void shares_a_range(void) {
+  struct adverb_build again;
+  make_image(&image, EDU, memory(LENGTH), LENGTH);
+  expect(build_errno(image.adverb, image.region, image.start, 0, &again) == 0, "again");
+  struct adverb_test_import import = {.slot = 1, .fd = again.fd};
+  expect(ioctl(image.device, ADVERB_TEST_IMPORT, &import) == 0, "import: %s", strerror(errno));
+  expect(import.address == image.address[0], "two ranges for one view in one domain");
+}
+
+static void refused(void) {
+  int adverb = open_adverb();
+  char* start = memory(LENGTH);
+  uint32_t region = create(adverb, start, LENGTH);
+  struct adverb_build build;
+  expect(build_errno(adverb, region, start, 0, &build) == 0, "build");
+  struct adverb_test_import import = {.fd = build.fd};
+  int device = open(EDU, O_RDWR);
+  expect(ioctl(device, ADVERB_TEST_IMPORT, &import) != 0 && errno == EOPNOTSUPP, "errno %d", errno);
+  expect(query(adverb, region).refused == 1, "not counted");
+}
+
+int main(int count, char** words) {
+  choose(count, words);
+  if (count > 1 && strcmp(words[1], "identity") == 0) {
+    run("identity: a device whose addresses are not translated is refused", refused);
+    return verdict();
+  }
+  run("real bytes of a resident page, pattern of an absent one, writes land or park", directed);
+  run("a device forgets the old translation before the page is reused", forgets);
+  run("what is resident before a device attaches is in its view", comes_late);
+  run("a device that outlives the owner reads the pattern", owner_dies);
+  run("attachments of one domain share a range", shares_a_range);
+  return verdict();
+}

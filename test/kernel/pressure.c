@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// Real memory pressure: regions larger than the memory there is, and files that must not lose what
+// a device wrote.
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "np.h"
+
+#define SOFT "/dev/adverb_test_soft"
+
+static struct image image;
+
+static int mkdir_errno(const char* path) {
+  return mkdir(path, 0755) == 0 || errno == EEXIST ? 0 : errno;
+}
+
+// The device writes every page and reads it back later, in a cgroup that holds a quarter of them.
+static void larger_than_memory(void) {
+  const size_t length = 256 * MIB, step = 64 * PAGE;
+  char group[] = "/sys/fs/cgroup/np_pressure", path[64];
+  if (access("/sys/fs/cgroup/cgroup.subtree_control", W_OK) == 0)
+    write_file("/sys/fs/cgroup/cgroup.subtree_control", "+memory");
+  if (mkdir_errno(group) != 0)
+    skip("%s: %s", group, strerror(errno));
+  snprintf(path, sizeof path, "%s/memory.max", group);
+  write_file(path, "67108864");
+  snprintf(path, sizeof path, "%s/cgroup.procs", group);
+  write_file(path, "0");
+  make_image(&image, SOFT, memory(length), length);
+  unsigned long lost = 0;
+  for (size_t at = 0; at < length; at += step) {
+    fault_in(image.adverb, image.region, image.start + at, step, true);
+    for (size_t page = 0; page < step; page += PAGE) {
+      // As a validated write: look, write, look again, redo if it may have left.
+      for (;;) {
+        uint64_t before = generation(&image, 1, at + page);
+        bool in = resident(&image, 1, at + page);
+        device_store(&image, at + page, at + page + 1);
+        if (in && resident(&image, 1, at + page) && generation(&image, 1, at + page) == before)
+          break;
+        lost++;
+        size_t done;
+        int error =
+            fault_in_errno(image.adverb, image.region, image.start + at + page, PAGE, true, &done);
+        expect(error == 0 || error == EAGAIN, "%s", strerror(error));
+      }
+    }
+  }
+  struct adverb_query now = query(image.adverb, image.region);
+  expect(now.resident[1] * PAGE <= 64 * MIB, "%llu pages resident of a cgroup of 64 MiB",
+         (unsigned long long)now.resident[1]);
+  expect(now.leave > length / PAGE, "%llu pages left", (unsigned long long)now.leave);
+  expect(status_kib("VmPin") == 0, "VmPin is %ld KiB", status_kib("VmPin"));
+  expect(status_kib("VmSwap") > 0, "nothing was swapped");
+  for (size_t at = 0; at < length; at += PAGE) {
+    uint64_t word = *(uint64_t*)(image.start + at);
+    expect(word == at + 1, "page %zu holds %#llx", at / PAGE, (unsigned long long)word);
+  }
+  now = query(image.adverb, image.region);
+  note("%llu pages left, %llu faults waited for swap, %lu writes redone, VmSwap %ld KiB",
+       (unsigned long long)now.leave, (unsigned long long)now.major, lost, status_kib("VmSwap"));
+}
+
+// What the device wrote to a shared mapping is in the file after fsync, also when the page was
+// clean.
+static void file_survives(const char* folder) {
+  const size_t length = 64 * PAGE;
+  char path[64];
+  int status;
+  snprintf(path, sizeof path, "%s/np.file", folder);
+  int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+  if (fd < 0)
+    skip("%s: %s", path, strerror(errno));
+  expect(ftruncate(fd, (off_t)length) == 0, "ftruncate");
+  char* start = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  expect(start != MAP_FAILED, "mmap");
+  make_image(&image, SOFT, start, length);
+  for (uint64_t round = 1; round <= 3; round++) {
+    fault_in(image.adverb, image.region, start, length, true);
+    for (size_t page = 0; page < length / PAGE; page++)
+      device_store(&image, page * PAGE, round << 32 | page);
+    expect(fsync(fd) == 0, "fsync");
+    // Written back and cleaned: it had to leave the write view, or later writes would not be seen.
+    for (size_t page = 0; page < length / PAGE; page++)
+      expect(!resident(&image, 1, page * PAGE),
+             "page %zu is clean and can still be written by the device", page);
+  }
+  drop_image(&image);
+  munmap(start, length);
+  close(fd);
+  // Only what is on the disk counts.
+  char command[256];
+  snprintf(command, sizeof command,
+           "d=$(findmnt -no SOURCE %s) t=$(findmnt -no FSTYPE %s); umount %s && mount -t $t $d %s",
+           folder, folder, folder, folder);
+  status = system(command);
+  expect(status == 0, "remount: status %d", status);
+  fd = open(path, O_RDONLY);
+  for (size_t page = 0; page < length / PAGE; page++) {
+    uint64_t word = 0;
+    expect(pread(fd, &word, sizeof word, (off_t)(page * PAGE)) == sizeof word, "read");
+    expect(word == (3UL << 32 | page), "page %zu holds %#llx", page, (unsigned long long)word);
+  }
+}
+
+static void ext4(void) {
+  file_survives("/run/np_ext4");
+}
+static void xfs(void) {
+  file_survives("/run/np_xfs");
+}
+
+// The OOM killer's reaper takes the memory of a victim with invalidations that must not block.
+static void oom(void) {
+  char group[] = "/sys/fs/cgroup/np_oom", path[64];
+  int status;
+  if (mkdir_errno(group) != 0)
+    skip("%s: %s", group, strerror(errno));
+  snprintf(path, sizeof path, "%s/memory.max", group);
+  write_file(path, "50331648");
+  snprintf(path, sizeof path, "%s/memory.swap.max", group);
+  write_file(path, "0");
+  pid_t child = fork();
+  if (child == 0) {
+    snprintf(path, sizeof path, "%s/cgroup.procs", group);
+    write_file(path, "0");
+    make_image(&image, SOFT, memory(128 * MIB), 128 * MIB);
+    fault_in_errno(image.adverb, image.region, image.start, image.length, true, NULL);
+    _exit(0);
+  }
+  waitpid(child, &status, 0);
+  expect(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL, "status %#x", status);
+}
+
+// Threads that fault in, invalidate, attach and detach, and a process that comes and goes.
+static volatile bool stop;
+
+static void* race_fault_in(void* argument) {
+  unsigned seed = (unsigned)(uintptr_t)argument;
+  while (!stop) {
+    size_t page = (size_t)rand_r(&seed) % (image.length / PAGE),
+           count = (size_t)rand_r(&seed) % 64 + 1;
+    if (page + count > image.length / PAGE)
+      count = image.length / PAGE - page;
+    int error = fault_in_errno(image.adverb, image.region, image.start + page * PAGE, count * PAGE,
+                               seed & 1, NULL);
+    if (error != 0 && error != EAGAIN && error != EFAULT)
+      fail("fault-in: %s", strerror(error));
+  }
+  return NULL;
+}
+
+static void* race_invalidate(void* argument) {
+  unsigned seed = (unsigned)(uintptr_t)argument;
+  static const int advice[] = {MADV_DONTNEED, MADV_FREE, MADV_PAGEOUT, MADV_COLD, MADV_HUGEPAGE};
+  while (!stop) {
+    size_t page = (size_t)rand_r(&seed) % (image.length / PAGE - 64),
+           count = (size_t)rand_r(&seed) % 64 + 1;
+    char* at = image.start + page * PAGE;
+    switch (rand_r(&seed) % 4) {
+    case 0:
+      mprotect(at, count * PAGE, PROT_READ);
+      mprotect(at, count * PAGE, PROT_READ | PROT_WRITE);
+      break;
+    case 1:
+      mmap(at, count * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+           0);
+      break;
+    default:
+      madvise(at, count * PAGE, advice[rand_r(&seed) % 5]);
+    }
+  }
+  return NULL;
+}
+
+static void* race_attach(void* argument) {
+  (void)argument;
+  while (!stop) {
+    struct adverb_build build;
+    struct adverb_test_import import = {.slot = 0};
+    if (build_errno(image.adverb, image.region, image.start, 0, &build) != 0)
+      fail("build: %s", strerror(errno));
+    int device = open(SOFT, O_RDWR | O_CLOEXEC);
+    import.fd = build.fd;
+    if (ioctl(device, ADVERB_TEST_IMPORT, &import) != 0)
+      fail("import: %s", strerror(errno));
+    close(build.fd);
+    close(device);
+  }
+  return NULL;
+}
+
+static void* race_read(void* argument) {
+  unsigned seed = (unsigned)(uintptr_t)argument;
+  while (!stop) {
+    size_t page = (size_t)rand_r(&seed) % (image.length / PAGE);
+    device_word(&image, page * PAGE);
+    device_store(&image, page * PAGE, 1);
+  }
+  return NULL;
+}
+
+static void races(void) {
+  void* (*const bodies[])(void*) = {race_fault_in,   race_fault_in, race_invalidate,
+                                    race_invalidate, race_attach,   race_read};
+  const size_t count = sizeof bodies / sizeof *bodies;
+  pthread_t threads[sizeof bodies / sizeof *bodies];
+  const char* seconds = getenv("ADVERB_RACE_SECONDS");
+  make_image(&image, SOFT, memory(16 * MIB), 16 * MIB);
+  for (size_t i = 0; i < count; i++)
+    pthread_create(&threads[i], NULL, bodies[i], (void*)(i + 1));
+  for (int i = 0; i < (seconds ? atoi(seconds) : 10); i++) {
+    // A process that dies with everything in use.
+    pid_t child = fork();
+    if (child == 0) {
+      struct image own;
+      make_image(&own, SOFT, memory(4 * MIB), 4 * MIB);
+      fault_in_errno(own.adverb, own.region, own.start, own.length, true, NULL);
+      for (;;)
+        fault_in_errno(own.adverb, own.region, own.start, own.length,
+                       madvise(own.start, own.length, MADV_DONTNEED) == 0, NULL);
+    }
+    sleep(1);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+  }
+  stop = true;
+  for (size_t i = 0; i < count; i++)
+    pthread_join(threads[i], NULL);
+  struct adverb_query now = query(image.adverb, image.region);
+  expect(now.enter > 1000 && now.leave > 1000, "%llu came, %llu left",
+         (unsigned long long)now.enter, (unsigned long long)now.leave);
+  expect(now.enter - now.leave == now.resident[0] + now.resident[1],
+         "%llu - %llu came and left, %llu + %llu are here", (unsigned long long)now.enter,
+         (unsigned long long)now.leave, (unsigned long long)now.resident[0],
+         (unsigned long long)now.resident[1]);
+  note("%llu pages came, %llu left", (unsigned long long)now.enter, (unsigned long long)now.leave);
+}
+
+int main(int count, char** words) {
+  choose(count, words);
+  run("a region four times its cgroup's memory keeps every byte a device wrote",
+      larger_than_memory);
+  run("ext4: what a device wrote survives fsync and remount", ext4);
+  run("xfs: what a device wrote survives fsync and remount", xfs);
+  run("the OOM killer takes a region without blocking", oom);
+  run("racing threads and dying processes keep the books", races);
+  return verdict();
+}
