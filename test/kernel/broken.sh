@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 # The tests notice when a step of the protocol is missing.
 # vm: nodes=2 swap=512 device=edu
-# timeout: 120
+# timeout: 240
 # shellcheck source=test/kernel/lib.sh
 . "$(dirname "$0")/lib.sh"
 quiet 2> /dev/null

@@ -91,6 +91,42 @@ static void shares_a_range(void) {
   expect(import.address == image.address[0], "two ranges for one view in one domain");
 }
 
+// Each device has a range of its own, and both follow.
+static void two_devices(void) {
+  uint64_t word;
+  make_image(&image, EDU, memory(LENGTH), LENGTH);
+  int nic = open("/dev/adverb_test_nic", O_RDWR);
+  static unsigned char frame[ADVERB_TEST_FRAME];
+  struct adverb_test_import import = {.slot = 0, .fd = image.view[0].fd};
+  struct adverb_test_frames frames = {.count = 1, .offset = 5 * PAGE, .data = (uintptr_t)frame};
+  if (nic < 0)
+    skip("no second device: %s", strerror(errno));
+  expect(ioctl(nic, ADVERB_TEST_IMPORT, &import) == 0, "import: %s", strerror(errno));
+  expect(query(image.adverb, image.region).attachments == 3, "attachments");
+  fill(image.start, LENGTH, 1);
+  fault_in(image.adverb, image.region, image.start, LENGTH, true);
+  expect(ioctl(nic, ADVERB_TEST_FRAMES, &frames) == 0 && *(uint64_t*)frame == 6,
+         "the second reads");
+  expect(device_word(&image, 5 * PAGE) == 6, "the first reads");
+  munmap(image.start + 5 * PAGE, PAGE);
+  expect(ioctl(nic, ADVERB_TEST_FRAMES, &frames) == 0, "%s", strerror(errno));
+  expect(memcmp(frame, image.pattern, sizeof frame) == 0, "the second still reads the page");
+  expect(reads_pattern(&image, 5 * PAGE, &word), "the first still reads the page");
+  close(nic);
+  expect(device_word(&image, 6 * PAGE) == 7, "one lets go, the other stays");
+}
+
+static void unload_in_use(void) {
+  make_image(&image, EDU, memory(LENGTH), LENGTH);
+  close(image.adverb);
+  munmap((void*)image.words[0], image.view[0].table_length);
+  munmap((void*)image.words[1], image.view[1].table_length);
+  // Only the device holds the region now.
+  expect(system("rmmod adverb 2>/dev/null") != 0, "it went");
+  uint64_t word;
+  expect(reads_pattern(&image, 0, &word), "what the device reads");
+}
+
 static void refused(void) {
   int adverb = open_adverb();
   char* start = memory(LENGTH);
@@ -114,5 +150,7 @@ int main(int count, char** words) {
   run("what is resident before a device attaches is in its view", comes_late);
   run("a device that outlives the owner reads the pattern", owner_dies);
   run("attachments of one domain share a range", shares_a_range);
+  run("two devices reach one region, each its own way", two_devices);
+  run("the module cannot be unloaded while a device has a region", unload_in_use);
   return verdict();
 }

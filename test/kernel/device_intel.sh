@@ -3,7 +3,7 @@
 # Directed steps, and frames under load, through Intel's emulated IOMMU: legacy mode, 39 bits of address,
 # no caching mode, so that a missing IOTLB sync shows.
 # vm: iommu=intel device=edu,dma_mask=0xffffffffffffffff device=e1000e nodes=2
-# timeout: 240
+# timeout: 420
 # shellcheck source=test/kernel/lib.sh
 . "$(dirname "$0")/lib.sh"
 # shellcheck source=test/kernel/device_cases.sh

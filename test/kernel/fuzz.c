@@ -139,8 +139,8 @@ static void any_fields(void) {
       }
     }
     if (calls % 64 == 0)
-      mmap(NULL, interesting(&seed, start) % (8 * MIB), rand_r(&seed) % 8, 1 << rand_r(&seed) % 2,
-           adverb, (off_t)(interesting(&seed, start) << 12));
+      (void)mmap(NULL, interesting(&seed, start) % (8 * MIB), rand_r(&seed) % 8,
+                 1 << rand_r(&seed) % 2, adverb, (off_t)(interesting(&seed, start) << 12));
   }
   expect(good > 0, "none of %lu calls did anything", calls);
   note("%lu calls, %lu of them good", calls, good);
@@ -194,7 +194,7 @@ static const void* ask(int fd, struct message* message, int attribute, int* erro
     if (n < 0)
       fail("no answer: %s", strerror(errno));
     int left = (int)n;
-    for (struct nlmsghdr* h = (struct nlmsghdr*)answer; NLMSG_OK(h, left);
+    for (struct nlmsghdr* h = (struct nlmsghdr*)answer; NLMSG_OK(h, (unsigned)left);
          h = NLMSG_NEXT(h, left)) {
       if (h->nlmsg_type == NLMSG_DONE)
         return found;

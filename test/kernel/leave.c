@@ -122,15 +122,20 @@ static void paged_out(void) {
 // A page freed lazily has a writable, clean PTE: only Leave can know that the device wrote.
 static void device_write_to_clean_page(void) {
   resident_image(memory(LENGTH), LENGTH);
-  expect(madvise(image.start, LENGTH, MADV_FREE) == 0, "MADV_FREE");
-  fault_in(image.adverb, image.region, image.start, LENGTH, true);
-  for (int page = 0; page < PAGES; page++)
-    device_store(&image, page * PAGE, 1000 + page);
-  if (madvise(image.start, LENGTH, MADV_PAGEOUT) != 0)
-    skip("MADV_PAGEOUT: %s", strerror(errno));
-  for (int page = 0; page < PAGES; page++)
-    expect(*(uint64_t*)(image.start + page * PAGE) == 1000u + page,
-           "page %d was dropped with the device's bytes", page);
+  // More than once: reclaim leaves alone what it cannot isolate at the moment.
+  for (uint64_t round = 1; round <= 6; round++) {
+    expect(madvise(image.start, LENGTH, MADV_FREE) == 0, "MADV_FREE");
+    // What is freed lazily is marked so in batches; this ends the batch.
+    write_file("/proc/sys/vm/compact_memory", "1");
+    fault_in(image.adverb, image.region, image.start, LENGTH, true);
+    for (int page = 0; page < PAGES; page++)
+      device_store(&image, page * PAGE, round * 1000 + page);
+    if (madvise(image.start, LENGTH, MADV_PAGEOUT) != 0)
+      skip("MADV_PAGEOUT: %s", strerror(errno));
+    for (int page = 0; page < PAGES; page++)
+      expect(*(uint64_t*)(image.start + page * PAGE) == round * 1000 + page,
+             "page %d was dropped with the device's bytes", page);
+  }
 }
 
 static void forked(void) {

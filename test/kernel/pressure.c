@@ -26,14 +26,14 @@ static int mkdir_errno(const char* path) {
 
 // The device writes every page and reads it back later, in a cgroup that holds a quarter of them.
 static void larger_than_memory(void) {
-  const size_t length = 256 * MIB, step = 64 * PAGE;
+  const size_t length = 128 * MIB, step = 64 * PAGE;
   char group[] = "/sys/fs/cgroup/np_pressure", path[64];
   if (access("/sys/fs/cgroup/cgroup.subtree_control", W_OK) == 0)
     write_file("/sys/fs/cgroup/cgroup.subtree_control", "+memory");
   if (mkdir_errno(group) != 0)
     skip("%s: %s", group, strerror(errno));
   snprintf(path, sizeof path, "%s/memory.max", group);
-  write_file(path, "67108864");
+  write_file(path, "33554432");
   snprintf(path, sizeof path, "%s/cgroup.procs", group);
   write_file(path, "0");
   make_image(&image, SOFT, memory(length), length);
@@ -57,7 +57,7 @@ static void larger_than_memory(void) {
     }
   }
   struct adverb_query now = query(image.adverb, image.region);
-  expect(now.resident[1] * PAGE <= 64 * MIB, "%llu pages resident of a cgroup of 64 MiB",
+  expect(now.resident[1] * PAGE <= 32 * MIB, "%llu pages resident of a cgroup of 32 MiB",
          (unsigned long long)now.resident[1]);
   expect(now.leave > length / PAGE, "%llu pages left", (unsigned long long)now.leave);
   expect(status_kib("VmPin") == 0, "VmPin is %ld KiB", status_kib("VmPin"));
@@ -173,8 +173,8 @@ static void* race_invalidate(void* argument) {
       mprotect(at, count * PAGE, PROT_READ | PROT_WRITE);
       break;
     case 1:
-      mmap(at, count * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
-           0);
+      (void)mmap(at, count * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
+                 -1, 0);
       break;
     default:
       madvise(at, count * PAGE, advice[rand_r(&seed) % 5]);

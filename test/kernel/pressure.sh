@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 # Memory pressure, file systems on a disk of the guest's memory, and races, with a device in software.
 # vm: nodes=2 swap=512 device=edu
-# timeout: 180
+# timeout: 300
 # shellcheck source=test/kernel/lib.sh
 . "$(dirname "$0")/lib.sh"
 
