@@ -55,6 +55,14 @@ inline void gauge_add(Gauge g, int64_t n) noexcept {
       .fetch_add(n, std::memory_order_relaxed);
 }
 
+/// Lift a gauge that shows a peak to n, unless it is there.
+inline void gauge_raise(Gauge g, int64_t n) noexcept {
+  auto& peak = detail::tally.load(std::memory_order_acquire)->gauges[static_cast<size_t>(g)];
+  auto seen = peak.load(std::memory_order_relaxed);
+  while (seen < n && !peak.compare_exchange_weak(seen, n, std::memory_order_relaxed)) {
+  }
+}
+
 /// One hit of the policy's rule `slot` (its index in the compiled policy).
 inline void count_rule(size_t slot) noexcept {
   detail::tally.load(std::memory_order_acquire)

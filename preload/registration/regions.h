@@ -32,7 +32,8 @@ struct Window {
   uintptr_t end = 0;
   Region* region = nullptr; // null once the region is gone: nobody new may use the window
   uint32_t users = 0;
-  uint64_t forced_bytes = 0; // counted beyond the budget on behalf of posted receives
+  uint64_t forced_bytes = 0; // beyond the budget, while in use
+  bool receive = false;      // forced by a posted receive, not by a request under way
   std::list<Window*>::iterator idle;
 };
 

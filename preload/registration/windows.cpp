@@ -27,6 +27,15 @@ std::pair<uintptr_t, uintptr_t> window_bounds(const Region& r, uintptr_t start, 
           std::min<uintptr_t>(r.start + r.length, (end + page - 1) & ~(page - 1))};
 }
 
+Gauge forced_gauge(const Window& window) {
+  return window.receive ? Gauge::recv_forced_bytes : Gauge::send_forced_bytes;
+}
+
+void forget_forced(Window& window) {
+  observe::gauge_add(forced_gauge(window), -static_cast<int64_t>(window.forced_bytes));
+  window.forced_bytes = 0;
+}
+
 } // namespace
 
 void Regions::destroy(Window& window) noexcept {
@@ -38,8 +47,7 @@ void Regions::destroy(Window& window) noexcept {
   const auto bytes = window.end - window.start;
   window_bytes_ -= bytes;
   observe::gauge_add(Gauge::pinned_bytes, -static_cast<int64_t>(bytes));
-  observe::gauge_add(Gauge::recv_forced_bytes, -static_cast<int64_t>(window.forced_bytes));
-  window.forced_bytes = 0;
+  forget_forced(window);
 }
 
 // Gives idle windows back, least recently used first, until at most `limit` bytes are registered.
@@ -86,10 +94,15 @@ Window* Regions::window_for(Region& region, uintptr_t start, size_t length, bool
   window_bytes_ += bytes;
   observe::count(Counter::windows_registered);
   observe::gauge_add(Gauge::pinned_bytes, static_cast<int64_t>(bytes));
-  // A receive must be backed before it is posted, whatever the budget says; say how much that was.
-  if (receive && window_bytes_ > budget) {
+  // A receive must be backed before it is posted, whatever the budget says. So must a request that
+  // is sent: making it wait for one of another queue pair could wait for a message that only comes
+  // when this one has gone. Say how much that was.
+  if (window_bytes_ > budget) {
     window->forced_bytes = std::min<uint64_t>(bytes, window_bytes_ - budget);
-    observe::gauge_add(Gauge::recv_forced_bytes, static_cast<int64_t>(window->forced_bytes));
+    window->receive = receive;
+    observe::gauge_add(forced_gauge(*window), static_cast<int64_t>(window->forced_bytes));
+    observe::gauge_raise(Gauge::forced_peak_bytes, observe::value(Gauge::recv_forced_bytes) +
+                                                       observe::value(Gauge::send_forced_bytes));
   }
   window->users = 1;
   region.windows.push_back(std::move(window));
@@ -140,10 +153,7 @@ void Regions::release(Staging& staging, Hold& hold) noexcept {
       if (window->region == nullptr) {
         std::erase_if(orphans_, [&](const auto& w) { return w.get() == window; });
       } else {
-        if (window->forced_bytes != 0) {
-          observe::gauge_add(Gauge::recv_forced_bytes, -static_cast<int64_t>(window->forced_bytes));
-          window->forced_bytes = 0;
-        }
+        forget_forced(*window);
         idle_.push_back(window);
         window->idle = std::prev(idle_.end());
         shrink_idle(window_bytes());

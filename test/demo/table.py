@@ -93,7 +93,7 @@ def row_of(folder, case, wrap):
             c.get("counters", {}).get("hooks_calls", 0) > 0
             and c.get("counters", {}).get("regions_unpinned", 0) > 0 for c in counters)
         row["counters"] = dict(zip(ROLES, counters))
-        row["forced_MiB"] = max(c.get("gauges", {}).get("recv_forced_bytes", 0) for c in counters) / 2**20
+        row["forced_MiB"] = max(c.get("gauges", {}).get("forced_peak_bytes", 0) for c in counters) / 2**20
     return row
 
 

@@ -89,7 +89,8 @@ own_use_of_unpinned_memory_needs_no_peer() {
     with "" "$unpinned" works "unpinned, $program to a stock server" "$program" -n 20
   done
   with "$unpinned" "" works "unpinned, ib_send_bw from a stock client" ib_send_bw -n 20
-  with "$unpinned" "" works "unpinned, ib_send_lat sleeping, from a stock client" ib_send_lat -n 20 -e
+  with "$unpinned" "" works "unpinned, ib_send_lat from a stock client" ib_send_lat -n 20
+  with "$unpinned" "" works "unpinned, ib_send_bw sleeping, from a stock client" ib_send_bw -n 20 -e
 }
 
 stock_peers_reach_no_unpinned_memory() {

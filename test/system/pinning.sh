@@ -9,7 +9,7 @@
 
 most=16 # MiB that may be pinned under adverb
 
-# pins_as_promised PROGRAM MIB [OPTION]...: buffers of twice 16 MiB on each end.
+# pins_as_promised PROGRAM MIB [OPTION]...: MIB is what each end pins under stock.
 pins_as_promised() {
   local program=$1 expected=$2 role pin
   shift 2
@@ -28,7 +28,30 @@ pins_as_promised() {
   done
 }
 
+# Messages of 16 MiB have to be backed while they are under way, receives from their post on: beside
+# the budget that is all that SEND programs pin, and adverb's statistics show it.
+sends_pin_the_budget_and_what_is_forced() {
+  local role pin forced
+  perftest "ib_send_bw runs" ib_send_bw -s 16777216 -n 5 -r 4 -q 4
+  for role in server client; do
+    pin=$(peak_pin "$role")
+    echo "# ib_send_bw $role: VmPin peaked at $pin MiB"
+    if [ "$WRAP" = stock ]; then
+      [ "$pin" -ge 128 ] && ok "ib_send_bw $role pins its buffer" ||
+        not_ok "ib_send_bw $role pins its buffer" "VmPin peaked at $pin MiB, not 128"
+      continue
+    fi
+    forced=$(($(counter "$role" forced_peak_bytes) >> 20))
+    [ "$forced" -gt 0 ] && ok "ib_send_bw $role shows what is forced" ||
+      not_ok "ib_send_bw $role shows what is forced" "forced_peak_bytes is 0 with VmPin $pin MiB"
+    # 2 MiB are the links' and the rounding's.
+    [ "$pin" -le $((most + forced + 2)) ] && ok "ib_send_bw $role pins the budget and what is forced" ||
+      not_ok "ib_send_bw $role pins the budget and what is forced" "VmPin peaked at $pin MiB, not $most + $forced"
+  done
+}
+
 export PAIR_SECONDS=120
-pins_as_promised ib_write_bw 32 -s 16777216 -n 5
-pins_as_promised ib_read_bw 32 -s 16777216 -n 5
+pins_as_promised ib_write_bw 128 -s 16777216 -n 5 -q 4
+pins_as_promised ib_read_bw 128 -s 16777216 -n 5 -q 4
 pins_as_promised ib_atomic_bw 0 -n 100
+sends_pin_the_budget_and_what_is_forced
