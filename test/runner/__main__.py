@@ -24,8 +24,6 @@ SUITES = {
     "system": system.run_system,
 }
 IN_VM = {"kernel", "system"}
-# Two more builds of everything: too long for every run, so asked for by name.
-BY_NAME = {"loopback-asan", "loopback-tsan"}
 
 
 class Context:
@@ -74,12 +72,7 @@ def main():
     context = Context(options.repo, options.build, options.only)
     report = Report()
     for name in options.suite or [s for s in SUITES if not (options.quick and s in IN_VM)]:
-        if name in BY_NAME and not options.suite:
-            why = f"builds everything again; run scripts/test --suite {name}"
-            report.results.append(Result(name, name, SKIPPED, why))
-            print(f"skip {name}: {why}", flush=True)
-        else:
-            run_suite(name, context, report)
+        run_suite(name, context, report)
 
     failures = [r for r in report.results if r.outcome == FAILED]
     for result in failures:
