@@ -75,15 +75,16 @@ Digest hmac_sha256(std::span<const uint8_t> key, std::span<const std::byte> data
   } else {
     std::copy(key.begin(), key.end(), block.begin());
   }
-  std::vector<std::byte> inner;
-  std::vector<std::byte> outer;
-  for (const uint8_t b : block) {
-    inner.push_back(static_cast<std::byte>(b ^ 0x36));
-    outer.push_back(static_cast<std::byte>(b ^ 0x5c));
+  std::vector<std::byte> inner(block.size() + data.size());
+  std::array<std::byte, block.size() + std::tuple_size_v<Digest>> outer{};
+  for (size_t i = 0; i < block.size(); ++i) {
+    inner[i] = static_cast<std::byte>(block[i] ^ 0x36);
+    outer[i] = static_cast<std::byte>(block[i] ^ 0x5c);
   }
-  inner.insert(inner.end(), data.begin(), data.end());
-  for (const uint8_t b : sha256(inner))
-    outer.push_back(static_cast<std::byte>(b));
+  std::copy(data.begin(), data.end(), inner.begin() + block.size());
+  const Digest digest = sha256(inner);
+  std::transform(digest.begin(), digest.end(), outer.begin() + block.size(),
+                 [](uint8_t b) { return static_cast<std::byte>(b); });
   return sha256(outer);
 }
 
