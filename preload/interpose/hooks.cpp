@@ -37,8 +37,8 @@ bool pass() noexcept {
 
 // Under a name of its own in C++, because verbs.h declares the verb without noexcept.
 #define HOOK(ret, name, node, need, params, args, fail)                                            \
-  extern "C" __attribute__((visibility("default")))                                                \
-  ret hook_##name params noexcept __asm__("ibv_" #name);                                           \
+  extern "C" __attribute__((visibility("default"))) ret hook_##name params noexcept __asm__(       \
+      "ibv_" #name);                                                                               \
   ret hook_##name params noexcept {                                                                \
     const auto& real = provider::real();                                                           \
     if (missing(real.ibv_##name, need))                                                            \

@@ -118,7 +118,7 @@ void on_fault(int signal, siginfo_t* info, void* context) {
 }
 
 void install() {
-  struct sigaction ours {};
+  struct sigaction ours{};
   ours.sa_sigaction = on_fault;
   ours.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
   sigemptyset(&ours.sa_mask);
@@ -129,7 +129,7 @@ void install() {
 bool in_place() {
   std::call_once(installed, install);
   for (const int signal : {SIGSEGV, SIGBUS}) {
-    struct sigaction now {};
+    struct sigaction now{};
     if (sigaction(signal, nullptr, &now) != 0 || now.sa_sigaction != on_fault)
       return false;
   }

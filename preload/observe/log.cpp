@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // spdlog lives in this file only: header-only, synchronous, without its registry. Loggers are
 // leaked on purpose: lines may come while the program runs its destructors.
-#define SPDLOG_LEVEL_NAMES                                                                         \
-  { "trace", "debug", "info", "warn", "error", "critical", "off" }
+#define SPDLOG_LEVEL_NAMES {"trace", "debug", "info", "warn", "error", "critical", "off"}
 
 #include "observe/log.h"
 
@@ -92,7 +91,7 @@ private:
   }
 
   int fd_;
-  struct stat identity_ {};
+  struct stat identity_{};
 };
 
 constinit std::atomic<spdlog::logger*> g_logger{nullptr};

@@ -60,7 +60,7 @@ std::variant<Snapshot, SnapshotError> read_snapshot(const std::string& path) {
     return SnapshotError{fmt::format("cannot open {}: {}", path, std::strerror(errno))};
   const auto page = std::make_unique<Page>();
   const ssize_t got = pread(fd, static_cast<void*>(page.get()), sizeof(Page), 0);
-  struct stat now {};
+  struct stat now{};
   fstat(fd, &now);
   close(fd);
 

@@ -149,7 +149,8 @@ bool Policy::may_unpin(std::string_view device) const noexcept {
 }
 
 template <typename T>
-T Policy::decide(const QpQuery& query, std::optional<T> Rule::*action, T otherwise) const noexcept {
+T Policy::decide(const QpQuery& query, std::optional<T> Rule::* action,
+                 T otherwise) const noexcept {
   for (const Rule& rule : rules_) {
     const Match& match = rule.match;
     const std::optional<T>& value = rule.*action;

@@ -79,7 +79,7 @@ public:
 
 private:
   template <typename T>
-  T decide(const QpQuery& query, std::optional<T> Rule::*action, T otherwise) const noexcept;
+  T decide(const QpQuery& query, std::optional<T> Rule::* action, T otherwise) const noexcept;
   void count(const Rule& rule) const noexcept;
 
   std::vector<Rule> rules_;

@@ -61,7 +61,7 @@ std::optional<std::string> read_trusted(const std::string& path, Secrecy secrecy
                                         Refusal& refusal) {
   // Non-blocking, so that a FIFO cannot hold the program up; it is refused below.
   const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
-  struct stat status {};
+  struct stat status{};
   if (file.get() < 0 || fstat(file.get(), &status) != 0) {
     const int error = errno;
     refusal = {std::string("cannot be read: ") + strerror(error), "",

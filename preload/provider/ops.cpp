@@ -18,7 +18,7 @@ struct Slot {
 std::array<Slot, 64> slots;
 std::mutex lock;
 
-template <typename F> F member(verbs_context* v, F verbs_context::*at) {
+template <typename F> F member(verbs_context* v, F verbs_context::* at) {
   // verbs_context grows at its front: a provider built against an older one has no such field.
   auto* field = reinterpret_cast<char*>(&(v->*at));
   auto* end = reinterpret_cast<char*>(&v->context);

@@ -28,7 +28,7 @@ std::string last_part(const std::string& path) {
 // The file that `name` means, and whether it may be executed: 0, EACCES, ENOENT…
 int search(const std::string& name, std::string& found) {
   const auto usable = [](const std::string& path) {
-    struct stat status {};
+    struct stat status{};
     if (stat(path.c_str(), &status) != 0)
       return errno;
     if (S_ISDIR(status.st_mode))
@@ -66,8 +66,8 @@ std::string resolved(const std::string& path) {
 
 // Why the kernel would start the file in secure mode, in which the loader ignores LD_PRELOAD.
 std::string gains_privilege(const std::string& path) {
-  struct stat status {};
-  struct statvfs mount {};
+  struct stat status{};
+  struct statvfs mount{};
   if (stat(path.c_str(), &status) != 0 || prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1)
     return {};
   if (statvfs(path.c_str(), &mount) == 0 && (mount.f_flag & ST_NOSUID) != 0)

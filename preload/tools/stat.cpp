@@ -107,7 +107,7 @@ std::optional<int> parse(int argc, char** argv, Options& options) {
 // Why a process has no page, as far as can be seen from here.
 std::string why_none(pid_t pid, const std::vector<std::string>& directories) {
   const std::string proc = "/proc/" + std::to_string(pid);
-  struct stat owner {};
+  struct stat owner{};
   if (stat(proc.c_str(), &owner) != 0)
     return "there is no such process (a program that exits normally takes its numbers with it; set "
            "ADVERB_STATS_FILE to keep them)";

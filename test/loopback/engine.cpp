@@ -162,7 +162,8 @@ void flush_qp(Qp& qp) {
 
 void enter_error(Qp& qp) {
   qp.slot->state.store(IBV_QPS_ERR, std::memory_order_seq_cst);
-  qp.attr.qp_state = IBV_QPS_ERR; // ibv_qp's own follows at the program's next call, as in rdma-core
+  // ibv_qp's own state follows at the program's next call, as in rdma-core.
+  qp.attr.qp_state = IBV_QPS_ERR;
   if (!qp.in_error) {
     qp.in_error = true;
     qp.process->synchronize(); // nobody fills a receive any more

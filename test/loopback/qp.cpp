@@ -166,7 +166,9 @@ int ibv_destroy_qp(ibv_qp* base) {
   Process& process = *qp->process;
   qp->slot->state.store(IBV_QPS_RESET, std::memory_order_seq_cst);
   process.remove_qp(qp_index(base->qp_num)); // and the progress thread has left it
-  { std::lock_guard lock(qp->exec_mutex); }
+  {
+    std::lock_guard lock(qp->exec_mutex);
+  }
   process.synchronize();
   purge_async(base->context, qp);
   await_acknowledged(base->mutex, base->cond, base->events_completed, qp->events_delivered);

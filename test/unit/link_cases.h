@@ -43,8 +43,7 @@ struct Case {
   const char* name;
   bool (*run)();
 };
-#define CASE(function)                                                                             \
-  { #function, function }
+#define CASE(function) {#function, function}
 
 // All cases, or the one named on the command line.
 inline int run(std::span<const Case> cases, int argc, char** argv) {

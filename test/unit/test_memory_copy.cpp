@@ -199,7 +199,7 @@ TEST_CASE("faults of the program's own reach the handler it had, or end it as th
                     }),
                     42));
   CHECK(exited_with(child([&] {
-                      struct sigaction act {};
+                      struct sigaction act{};
                       act.sa_flags = SA_SIGINFO;
                       act.sa_sigaction = [](int signal, siginfo_t* info, void*) {
                         _exit(signal == SIGSEGV && info->si_addr != nullptr ? 43 : 1);
@@ -226,7 +226,7 @@ TEST_CASE("a handler the program installs later stays, and is never called for a
                       if (!memory::write_in_order(pages[0], &byte, 1) ||
                           memory::write_in_order(pages[1], &byte, 1))
                         _exit(1);
-                      struct sigaction now {};
+                      struct sigaction now{};
                       sigaction(SIGSEGV, nullptr, &now);
                       if (now.sa_handler == SIG_DFL || (now.sa_flags & SA_SIGINFO) != 0)
                         _exit(2);
