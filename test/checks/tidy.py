@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 # timeout: 2400
-"""clang-tidy finds nothing in any file of ours that the build compiles, warnings being errors.
+"""clang-tidy 19 finds nothing in any file of ours that the build compiles, warnings being errors.
 
 A file that passed is not asked again until it, a header of ours, the configuration, its compile
 command or clang-tidy itself changes: the stamps are kept in the build directory."""
@@ -35,7 +35,7 @@ def check(entry, database, stamps, shared):
     stamp = os.path.join(stamps, digest([path], shared, entry["command"]))
     if os.path.exists(stamp):
         return path, None
-    done = subprocess.run(["clang-tidy", "--quiet", "-p", database, path],
+    done = subprocess.run(["clang-tidy-19", "--quiet", "-p", database, path],
                           capture_output=True, text=True, check=False)
     if done.returncode == 0:
         with open(stamp, "w", encoding="utf-8"):
@@ -63,7 +63,7 @@ def main():
     os.makedirs(stamps, exist_ok=True)
     headers = subprocess.run(["git", "-C", repo, "ls-files", "-z", "*.h", "*.def", ".clang-tidy"],
                              capture_output=True, text=True, check=True).stdout.split("\0")
-    version = subprocess.run(["clang-tidy", "--version"], capture_output=True, text=True, check=True).stdout
+    version = subprocess.run(["clang-tidy-19", "--version"], capture_output=True, text=True, check=True).stdout
     paths = [os.path.join(repo, h) for h in headers if h]
     shared = digest([p for p in paths if os.path.exists(p)], version)
     failed = 0

@@ -48,4 +48,4 @@ expect_output() {
 
 # Runs the command as an ordinary user.
 as_nobody() { setpriv --reuid=65534 --regid=65534 --clear-groups -- "$@"; }
-can_be_nobody() { [ "$(id -u)" = 0 ] && as_nobody true 2>/dev/null; }
+can_be_nobody() { [ "$(id -u)" = 0 ] && as_nobody test -x "$adverb" 2>/dev/null; }

@@ -88,5 +88,5 @@ if can_be_nobody; then
   run as_nobody "$adverb" run --dry-run "$scratch/secret"
   expect_output "a program that cannot be read: runs, and says it was not checked" 0 "was not checked"
 else
-  skip "setuid, setgid and capable programs: 126" "needs root to become somebody else"
+  skip "setuid, setgid and capable programs: 126" "needs root, and a build that ordinary users can reach"
 fi

@@ -29,6 +29,7 @@ Ran run_stat(const Sandbox& box, std::vector<std::string> words) {
   const std::string out = box.file("out");
   Child child([&](Child&) {
     const int fd = open(out.c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0600);
+    fflush(stdout); // what the test framework has not written yet
     dup2(fd, STDOUT_FILENO);
     words.insert(words.begin(), "stat");
     std::vector<char*> arguments;
