@@ -112,6 +112,9 @@ int cmd_doctor(int argc, char** argv) {
   const policy::LinkSettings link = loaded ? loaded.policy->link() : policy::LinkSettings{};
   check_devices(report);
   check_host(report, loaded ? loaded.policy->staging() : uint64_t{16} << 20);
+  const HostFiles host;
+  check_iommu(report, host);
+  check_module(report, host);
   check_broker(report, link);
   if (options.peer)
     check_peer(report, link, *options.peer);

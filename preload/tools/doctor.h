@@ -3,8 +3,11 @@
 // report and changes nothing on the host beyond opening devices and connections for a moment.
 #pragma once
 
+#include "module/client.h"
 #include "policy/settings.h"
+#include "tools/host_files.h"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,7 +56,25 @@ bool parse_peer(const std::string& text, PeerAddress& out);
 void check_libraries(Report& report);                                // doctor_library.cpp
 void check_devices(Report& report);                                  // doctor_device.cpp
 void check_host(Report& report, uint64_t staging);                   // doctor_host.cpp
+void check_iommu(Report& report, const HostFiles& host);             // doctor_iommu.cpp
 void check_broker(Report& report, const policy::LinkSettings& link); // doctor_peer.cpp
 void check_peer(Report& report, const policy::LinkSettings& link, const PeerAddress& peer);
+
+// What can be seen of /dev/adverb.
+struct DeviceNode {
+  int missing = 0; // errno of looking at it
+  std::string group;
+  unsigned mode = 0;                     // permission bits
+  int unopened = 0;                      // errno of opening it
+  std::optional<adverb_version> version; // nothing if it gave none
+};
+
+void check_module(Report& report, const HostFiles& host); // doctor_module.cpp
+// Its parts.
+bool module_loaded(const HostFiles& host);
+void check_loaded(Report& report, const HostFiles& host);
+void check_signing(Report& report, const HostFiles& host);
+void check_node(Report& report, const DeviceNode& node);
+void check_limits(Report& report, const module::Result<module::Limits>& limits);
 
 } // namespace adverb::tools

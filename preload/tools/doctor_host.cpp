@@ -5,11 +5,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <dirent.h>
 #include <fstream>
-#include <sstream>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -17,14 +14,6 @@
 
 namespace adverb::tools {
 namespace {
-
-// First line of a file of /proc or /sys; empty if it cannot be read.
-std::string first_line(const std::string& path) {
-  std::ifstream in(path);
-  std::string line;
-  std::getline(in, line);
-  return line;
-}
 
 // The value of `key:` in /proc/self/status.
 std::string own_status(const std::string& key) {
@@ -92,39 +81,6 @@ void check_copies(Report& report) {
                 "allow process_vm_readv and process_vm_writev in the container's profile");
 }
 
-void check_iommu(Report& report) {
-  std::string units;
-  if (DIR* list = opendir("/sys/class/iommu")) {
-    while (const dirent* entry = readdir(list))
-      if (entry->d_name[0] != '.')
-        units += (units.empty() ? "" : " ") + std::string(entry->d_name);
-    closedir(list);
-  }
-  std::string arguments;
-  std::istringstream words(first_line("/proc/cmdline"));
-  for (std::string word; words >> word;)
-    if (word.find("iommu") != word.npos)
-      arguments += " " + word;
-  const std::string type = first_line("/sys/kernel/iommu_groups/0/type");
-  if (units.empty())
-    report.ok("IOMMU", "none active; only backend np would need one");
-  else
-    report.ok("IOMMU", fmt::format("{}, group 0 is {}{}{}; only backend np depends on it", units,
-                                   type.empty() ? "of unknown type" : type,
-                                   arguments.empty() ? "" : ", booted with", arguments));
-}
-
-void check_module(Report& report) {
-  // Not part of this version: its absence is no fault.
-  if (access("/dev/adverb", F_OK) != 0)
-    report.ok("kernel module", "/dev/adverb is not present; only backend np needs it");
-  else if (access("/dev/adverb", R_OK | W_OK) != 0)
-    report.warn("kernel module", std::string("/dev/adverb: ") + std::strerror(errno),
-                "join group rdma");
-  else
-    report.ok("kernel module", "/dev/adverb is present; this version does not use it");
-}
-
 void check_environment(Report& report) {
   const char* preload = getenv("LD_PRELOAD");
   if (preload == nullptr || *preload == '\0')
@@ -143,7 +99,8 @@ void check_environment(Report& report) {
 }
 
 void check_speed(Report& report) {
-  const std::string governor = first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
+  const std::string governor =
+      HostFiles().first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
   if (governor == "powersave" || governor == "conservative")
     report.warn("CPU frequency", fmt::format("governor {} makes latencies vary", governor),
                 "for measurements use `cpupower frequency-set -g performance`");
@@ -158,8 +115,6 @@ void check_speed(Report& report) {
 void check_host(Report& report, uint64_t staging) {
   check_memlock(report, staging);
   check_copies(report);
-  check_iommu(report);
-  check_module(report);
   check_environment(report);
   check_speed(report);
 }

@@ -4,6 +4,8 @@
 #include "observe/layout.h"
 #include "observe/snapshot.h"
 #include "tools/commands.h"
+#include "tools/stat_module.h"
+#include "tools/text.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -20,6 +22,7 @@
 #include <unistd.h>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 namespace adverb::tools {
 namespace {
@@ -28,12 +31,16 @@ using namespace observe;
 
 constexpr const char* usage =
     "usage: adverb stat [OPTION]...\n"
-    "Shows what adverb counted in the running programs of this user; root sees everybody's.\n\n"
+    "Shows what adverb counted in the running programs of this user; root sees everybody's. When\n"
+    "adverb.ko is loaded, also its counters and its regions.\n\n"
     "  -p, --pid PID          this process only\n"
     "  -a, --all              also what is still zero\n"
-    "      --json             every number, for machines: one object with -p, else an array\n"
+    "      --json             every number, for machines: the process with -p, else\n"
+    "                         {\"processes\": [...]}; adverb.ko's under \"module\" in either\n"
     "      --watch[=SECONDS]  again every so many seconds (1), with rates, until interrupted;\n"
     "                         with --json one line each time\n"
+    "      --events           a line for each thing adverb.ko refuses, until interrupted; root "
+    "only\n"
     "  -h, --help             this text\n\n"
     "Exit status: 0; 1 if PID has no numbers to show; 2 if adverb was called wrongly.\n";
 
@@ -41,6 +48,7 @@ struct Options {
   pid_t pid = 0; // 0: every process
   bool all = false;
   bool json = false;
+  bool events = false;
   double watch = 0; // seconds, 0: once
 };
 
@@ -55,9 +63,13 @@ template <typename T> bool parse_number(const char* text, T& out) {
 // Nothing: go on. Else the exit status.
 std::optional<int> parse(int argc, char** argv, Options& options) {
   static constexpr option known[] = {
-      {"pid", required_argument, nullptr, 'p'},   {"all", no_argument, nullptr, 'a'},
-      {"json", no_argument, nullptr, 'j'},        {"help", no_argument, nullptr, 'h'},
-      {"watch", optional_argument, nullptr, 'w'}, {nullptr, 0, nullptr, 0},
+      {"pid", required_argument, nullptr, 'p'},
+      {"all", no_argument, nullptr, 'a'},
+      {"json", no_argument, nullptr, 'j'},
+      {"help", no_argument, nullptr, 'h'},
+      {"watch", optional_argument, nullptr, 'w'},
+      {"events", no_argument, nullptr, 'e'},
+      {nullptr, 0, nullptr, 0},
   };
   optind = 1;
   for (int letter; (letter = getopt_long(argc, argv, "p:ah", known, nullptr)) != -1;) {
@@ -73,6 +85,9 @@ std::optional<int> parse(int argc, char** argv, Options& options) {
       break;
     case 'j':
       options.json = true;
+      break;
+    case 'e':
+      options.events = true;
       break;
     case 'w': {
       options.watch = 1;
@@ -127,27 +142,6 @@ std::string why_none(pid_t pid, const std::vector<std::string>& directories) {
   return fmt::format("it has not used an RDMA device yet, or keeps its page elsewhere than in {} "
                      "(its XDG_RUNTIME_DIR differs)",
                      looked);
-}
-
-std::string amount(int64_t value, const char* unit) {
-  if (strcmp(unit, "bytes") != 0)
-    return fmt::format("{} {}", value, unit);
-  constexpr const char* names[] = {"B  ", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  double scaled = static_cast<double>(value);
-  size_t step = 0;
-  while ((scaled >= 1024 || scaled <= -1024) && step + 1 < std::size(names)) {
-    scaled /= 1024;
-    ++step;
-  }
-  return step == 0 ? fmt::format("{} bytes", value) : fmt::format("{:.1f} {}", scaled, names[step]);
-}
-
-// Text out of a page goes to a terminal, for root also out of other users' pages.
-std::string printable(std::string text) {
-  for (char& c : text)
-    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f')
-      c = '?';
-  return text;
 }
 
 std::string age(const Snapshot& snapshot) {
@@ -209,15 +203,33 @@ void print_text(const Snapshot& snapshot, const Options& options, const Earlier&
 
 struct Round {
   std::vector<Snapshot> snapshots;
+  std::optional<ModuleStat> module; // nothing where it is not loaded
   bool failed = false;
+
+  bool regions() const { return module && !module->regions.empty(); }
 };
+
+// Most hosts have no module, and nobody misses it there.
+void take_module(Round& round, const Options& options) {
+  auto answer = ask_module(options.pid);
+  if (auto* module = std::get_if<ModuleStat>(&answer)) {
+    round.module = std::move(*module);
+    return;
+  }
+  const auto& failed = std::get<module::Failure>(answer);
+  if (failed.why == module::Failure::Why::absent)
+    return;
+  fprintf(stderr, "adverb stat: %s\n", failed.said().c_str());
+  round.failed = true;
+}
 
 Round take_round(const Options& options) {
   const uid_t uid = geteuid();
   const auto directories = search_directories(uid);
   const auto pages = find_pages(directories, uid);
   Round round;
-  bool found = false;
+  take_module(round, options);
+  bool found = round.regions();
   for (const FoundPage& page : pages) {
     // A page whose process was killed is still shown to who asks for just that one.
     if (options.pid != 0 ? page.name.pid != options.pid : !page.live)
@@ -242,18 +254,27 @@ Round take_round(const Options& options) {
   return round;
 }
 
+void print_json(const Round& round, const Options& options) {
+  using nlohmann::ordered_json;
+  ordered_json out = ordered_json::object(), processes = ordered_json::array();
+  for (const Snapshot& snapshot : round.snapshots)
+    processes.push_back(ordered_json::parse(to_json(snapshot, -1)));
+  if (options.pid == 0)
+    out["processes"] = std::move(processes);
+  else if (!processes.empty())
+    out = std::move(processes.front());
+  else if (round.regions())
+    out["pid"] = options.pid;
+  else
+    return; // why is said on stderr
+  if (round.module)
+    out["module"] = to_json(*round.module);
+  puts(out.dump(options.watch > 0 ? -1 : 2).c_str());
+}
+
 void print_round(const Round& round, const Options& options, const Earlier& earlier) {
   if (options.json) {
-    const int indent = options.watch > 0 ? -1 : 2;
-    std::string out;
-    for (const Snapshot& snapshot : round.snapshots)
-      out += (out.empty() ? "" : ",\n") + to_json(snapshot, indent);
-    if (options.watch > 0)
-      std::ranges::replace(out, '\n', ' ');
-    if (options.pid == 0)
-      out = "[" + out + "]";
-    if (!out.empty())
-      puts(out.c_str());
+    print_json(round, options);
     return;
   }
   if (options.watch > 0 && isatty(STDOUT_FILENO))
@@ -265,7 +286,12 @@ void print_round(const Round& round, const Options& options, const Earlier& earl
     first = false;
     print_text(snapshot, options, earlier);
   }
-  if (round.snapshots.empty() && options.pid == 0 && !round.failed)
+  if (round.module && (options.pid == 0 || !first || round.regions())) {
+    if (!first)
+      putchar('\n');
+    print_module(*round.module, options.all);
+  }
+  if (round.snapshots.empty() && options.pid == 0 && !round.regions() && !round.failed)
     puts("no running program of yours uses an RDMA device under adverb; start one with `adverb "
          "run`");
 }
@@ -276,14 +302,17 @@ int cmd_stat(int argc, char** argv) {
   Options options;
   if (const auto status = parse(argc, argv, options))
     return *status;
+  if (options.events)
+    return follow_events(options.json);
   Earlier earlier;
   for (bool first = true;; first = false) {
     const Round round = take_round(options);
     // A watched process that ends is the end of watching it, not a failure.
-    if (!first && options.pid != 0 && round.snapshots.empty())
+    if (!first && options.pid != 0 && round.snapshots.empty() && !round.regions())
       return status_ok;
     print_round(round, options, earlier);
-    const bool ended = options.pid != 0 && std::ranges::none_of(round.snapshots, &Snapshot::live);
+    const bool ended = options.pid != 0 && !round.regions() &&
+                       std::ranges::none_of(round.snapshots, &Snapshot::live);
     if (options.watch <= 0 || (options.pid != 0 && (round.failed || ended)))
       return round.failed ? status_failed : status_ok;
     if (fflush(stdout) != 0 || ferror(stdout))

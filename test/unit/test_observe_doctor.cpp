@@ -88,6 +88,8 @@ TEST_CASE("a free port of this host is no fault", "[doctor]") {
 TEST_CASE("every check of the host says something", "[doctor]") {
   Report report;
   check_host(report, 16 << 20);
+  check_iommu(report, HostFiles());
+  check_module(report, HostFiles());
   CHECK(report.checks().size() >= 5);
   for (const Check& check : report.checks()) {
     CHECK_FALSE(check.finding.empty());
