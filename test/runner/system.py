@@ -6,6 +6,7 @@ A script's header says what it wants:
   # vm: hosts=2 netem="delay 2ms" mem=4096    options of scripts/vm without the dashes
   # wrap: stock adverb                        run once with each; sets ADVERB_RUN (see below)
   # timeout: 120                              seconds the script may take on a host
+Options this machine has no QEMU for skip the script.
 On every host the script runs with WRAP (stock or adverb) and ADVERB_RUN (the words to put before a
 program: none, or `adverb run --profile unpinned --`)."""
 
@@ -20,6 +21,8 @@ from results import FAILED, SKIPPED, Result, from_tap
 
 WRAPS = {"stock": "", "adverb": "adverb run --profile unpinned --"}
 BOOT_SECONDS = 60
+# Of scripts/vm: this machine lacks what the options ask for; the batch itself never ends with it.
+CANNOT = 77
 
 
 @dataclass
@@ -114,6 +117,10 @@ def run_batch(suite, context, jobs):
             os.chmod(share, 0o1777)
             output, status = boot(context, jobs, share)
             context.keep(suite, "vm", output)
+            if status == CANNOT:
+                for job in jobs:
+                    yield Result(suite, job.key, SKIPPED, output.strip().splitlines()[-1].removeprefix("vm: "))
+                return
             left = []
             for job in jobs:
                 results = judge(suite, job, share)

@@ -13,17 +13,19 @@ other_suites() {
   echo "bookworm-security bookworm bookworm-backports trixie-security trixie trixie-backports forky sid"
 }
 
-# apt options for a private state below $1, with every Debian suite the configured mirrors may
-# have. The host's own lists and sources stay as they are.
+# apt options for a private state below $1, with the Debian suites $2... (all that may have a kernel) as
+# far as the configured mirrors have them. The host's own lists and sources stay as they are.
 private_apt() {
-  local state=$1 uri suite uris
+  local state=$1 uri suite uris suites
+  shift
+  suites=${*:-$(other_suites)}
   mkdir -p "$state"/{lists/partial,cache/archives/partial,etc/apt.conf.d}
   : > "$state/sources.list"
   # shellcheck disable=SC2016 # a placeholder of apt's
   uris=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | sort -u | grep -E '/debian/?$')
   # A minimal installation names the archive only; the security archive lies beside it.
   uris+=" "$(for uri in $uris; do echo "${uri%/}-security/"; done)
-  for suite in $(other_suites); do
+  for suite in $suites; do
     for uri in $uris; do
       case "$suite:$uri" in
         *-security:*-security*) ;;
