@@ -24,6 +24,7 @@
 #define ENTRY_PRESENT 3ULL /* readable or writable (Intel); present (AMD, first stage) */
 #define ENTRY_LARGE BIT_ULL(7)
 #define TABLE_BITS 9
+#define MAX_LEVELS 6 /* AMD's grow to it when addresses below 4 GiB are used up; Intel has up to five */
 #define SEARCH_BYTES 1024 /* to either side of the domain: within the driver's own structure around it */
 
 /* The leaf table for an IOVA under a candidate root. Reads with care: the candidate may be anything. */
@@ -134,7 +135,7 @@ static bool find_tables(struct adverb_mapping *mapping, phys_addr_t scratch)
 		candidate &= ~7UL; /* AMD keeps the depth there */
 		if (!candidate || candidate % PAGE_SIZE || !virt_addr_valid((void *)candidate))
 			continue;
-		for (levels = 2; levels <= 5; levels++)
+		for (levels = 2; levels <= MAX_LEVELS; levels++)
 			if (plausible(mapping, (u64 *)candidate, levels) &&
 			    take_root(mapping, (u64 *)candidate, levels, scratch))
 				return true;
