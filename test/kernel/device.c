@@ -36,6 +36,7 @@ static void directed(void) {
   fault_in(image.adverb, image.region, image.start + 5 * PAGE, PAGE, true);
   *(uint64_t*)(image.start + 5 * PAGE) = 99;
   expect(device_word(&image, 5 * PAGE) == 99, "the new page");
+  note("IOVA %#llx", (unsigned long long)image.address[0]);
 }
 
 // The device has just used the old translation: only the sync makes it forget.
@@ -98,7 +99,8 @@ static void two_devices(void) {
   int nic = open("/dev/adverb_test_nic", O_RDWR);
   static unsigned char frame[ADVERB_TEST_FRAME];
   struct adverb_test_import import = {.slot = 0, .fd = image.view[0].fd};
-  struct adverb_test_frames frames = {.count = 1, .offset = 5 * PAGE, .data = (uintptr_t)frame};
+  struct adverb_test_frames frames = {
+      .read = {.count = 1, .offset = 5 * PAGE, .data = (uintptr_t)frame}};
   if (nic < 0)
     skip("no second device: %s", strerror(errno));
   expect(ioctl(nic, ADVERB_TEST_IMPORT, &import) == 0, "import: %s", strerror(errno));

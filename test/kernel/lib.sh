@@ -42,7 +42,7 @@ unload() {
 }
 
 # With step $1 (a number of breakage.h) left out, the test of program $2 whose name contains $3 must
-# fail; $4 says what the step is, the rest are drivers.
+# fail; $4 says what the step is, the rest are drivers. $because: a pattern its reason must match.
 must_notice() {
   local step=$1 program=$2 name=$3 what=$4 output
   shift 4
@@ -53,7 +53,7 @@ must_notice() {
   output=$("$programs/$program" "$name")
   # Not as TAP: the failure is what is wanted.
   echo "with step $step left out: ${output//$'\n'/; }"
-  if grep -q '^not ok' <<< "$output"; then
+  if grep -qE "^not ok - .*: .*(${because:-})" <<< "$output"; then
     echo "ok - without $what, \"$name\" fails"
   else
     echo "not ok - without $what, \"$name\" fails: it passed or did not run"

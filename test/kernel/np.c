@@ -69,7 +69,7 @@ void run(const char* name, void (*test)(void)) {
     close(ends[0]);
     report = ends[1];
     fcntl(report, F_SETFD, FD_CLOEXEC);
-    alarm(100);
+    alarm(200);
     test();
     _exit(0);
   }

@@ -26,13 +26,17 @@ struct adverb_test_move {
 #define ADVERB_TEST_FRAME 1024
 #define ADVERB_TEST_FRAMES_MAX 64
 
-struct adverb_test_frames {
+struct adverb_test_run {
 	__u32 slot;
-	__u32 write; /* device to memory */
+	__u32 count; /* 0: nothing goes this way */
 	__u64 offset;
-	__u32 count;
-	__u32 lost;  /* out: frames the device gave up on */
 	__u64 data;  /* pointer to count frames */
+};
+
+struct adverb_test_frames {
+	struct adverb_test_run read;  /* memory to device; the two ways take turns, frame by frame */
+	struct adverb_test_run write; /* device to memory */
+	__u64 lost; /* out: frames the device gave up on */
 };
 
 #define ADVERB_TEST_IMPORT _IOWR('T', 1, struct adverb_test_import)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * /dev/adverb_test_nic: an 82574 (QEMU's e1000e) in MAC loopback: what it sends it receives. Frames go from a
- * view into the driver's buffer, or from there into a view, thousands a second, through the emulated IOMMU.
+ * view into the driver's buffer and from there into a view, in turns, thousands a second, through the emulated
+ * IOMMU.
  */
 #include <linux/delay.h>
 #include <linux/dma-mapping.h>
@@ -35,7 +36,7 @@
 #define RING_LENGTH 0x08
 #define RING_HEAD 0x10
 #define RING_TAIL 0x18
-#define RING_ENTRIES 128 /* more than the frames of a call */
+#define RING_ENTRIES 256 /* more than the frames of a call, both ways */
 #define TX_COMMAND (BIT(0) | BIT(1) | BIT(3)) /* end of packet, CRC, report status */
 #define DONE BIT(0)
 
@@ -64,7 +65,7 @@ struct nic {
 	struct tx_entry *tx;
 	struct rx_entry *rx;
 	dma_addr_t tx_address, rx_address;
-	char *frames; /* 2 KiB for each, as the device may write that much */
+	char *frames; /* 2 KiB for each, as the device may write that much: those read, then those to write */
 	dma_addr_t frames_address;
 	unsigned int next; /* of both rings: they go in step */
 	struct mutex lock;
@@ -105,45 +106,66 @@ static bool all_done(struct nic *nic, unsigned int first, unsigned int count)
 	return true;
 }
 
+static bool run_valid(const struct nic *nic, const struct adverb_test_run *run)
+{
+	return !run->count || (run->slot < ADVERB_TEST_BUFFERS && run->count <= ADVERB_TEST_FRAMES_MAX &&
+			       nic->imported[run->slot].table);
+}
+
+static dma_addr_t in_view(const struct nic *nic, const struct adverb_test_run *run, unsigned int i)
+{
+	return nic->imported[run->slot].address + run->offset + (u64)i * PAGE_SIZE;
+}
+
+static size_t own_offset(bool write, unsigned int i)
+{
+	return ((write ? ADVERB_TEST_FRAMES_MAX : 0) + i) * 2 * ADVERB_TEST_FRAME;
+}
+
+/* A frame to go from one address to another. */
+static void post(struct nic *nic, dma_addr_t from, dma_addr_t to)
+{
+	nic->tx[nic->next] = (struct tx_entry){
+		.address = cpu_to_le64(from),
+		.length = cpu_to_le16(ADVERB_TEST_FRAME),
+		.command = TX_COMMAND,
+	};
+	nic->rx[nic->next] = (struct rx_entry){ .address = cpu_to_le64(to) };
+	nic->next = (nic->next + 1) % RING_ENTRIES;
+}
+
 static int nic_frames(struct nic *nic, struct adverb_test_frames *frames)
 {
-	unsigned int first = nic->next, i, at;
-	dma_addr_t view, own;
+	const struct adverb_test_run *read = &frames->read, *write = &frames->write;
+	unsigned int first = nic->next, count = read->count + write->count, i;
 
-	if (frames->slot >= ADVERB_TEST_BUFFERS || !frames->count || frames->count > ADVERB_TEST_FRAMES_MAX)
+	if (!run_valid(nic, read) || !run_valid(nic, write) || !count)
 		return -EINVAL;
-	if (!nic->imported[frames->slot].table)
-		return -ENODEV;
-	for (i = 0; i < frames->count; i++) {
-		at = (first + i) % RING_ENTRIES;
-		view = nic->imported[frames->slot].address + frames->offset + (u64)i * PAGE_SIZE;
-		own = nic->frames_address + i * 2 * ADVERB_TEST_FRAME;
-		if (frames->write && copy_from_user(nic->frames + i * 2 * ADVERB_TEST_FRAME,
-						    u64_to_user_ptr(frames->data + i * ADVERB_TEST_FRAME),
-						    ADVERB_TEST_FRAME))
+	for (i = 0; i < write->count; i++)
+		if (copy_from_user(nic->frames + own_offset(true, i),
+				   u64_to_user_ptr(write->data + i * ADVERB_TEST_FRAME), ADVERB_TEST_FRAME))
 			return -EFAULT;
-		nic->tx[at] = (struct tx_entry){
-			.address = cpu_to_le64(frames->write ? own : view),
-			.length = cpu_to_le16(ADVERB_TEST_FRAME),
-			.command = TX_COMMAND,
-		};
-		nic->rx[at] = (struct rx_entry){ .address = cpu_to_le64(frames->write ? view : own) };
+	for (i = 0; i < max(read->count, write->count); i++) {
+		if (i < read->count)
+			post(nic, in_view(nic, read, i), nic->frames_address + own_offset(false, i));
+		if (i < write->count)
+			post(nic, nic->frames_address + own_offset(true, i), in_view(nic, write, i));
 	}
-	nic->next = (first + frames->count) % RING_ENTRIES;
 	dma_wmb();
 	writel(nic->next, nic->registers + NIC_RX + RING_TAIL);
 	writel(nic->next, nic->registers + NIC_TX + RING_TAIL);
-	for (i = 0; i < 200 && !all_done(nic, first, frames->count); i++)
+	/* Long, as the machine that emulates the device may be busy. */
+	for (i = 0; i < 2000 && !all_done(nic, first, count); i++)
 		usleep_range(100, 200);
 	frames->lost = 0;
-	for (i = 0; i < frames->count; i++)
+	for (i = 0; i < count; i++)
 		frames->lost += !(nic->rx[(first + i) % RING_ENTRIES].status & DONE);
 	/* One that was never received leaves the rings out of step. */
 	if (frames->lost)
 		nic_start(nic);
-	for (i = 0; !frames->write && i < frames->count; i++)
-		if (copy_to_user(u64_to_user_ptr(frames->data + i * ADVERB_TEST_FRAME),
-				 nic->frames + i * 2 * ADVERB_TEST_FRAME, ADVERB_TEST_FRAME))
+	for (i = 0; i < read->count; i++)
+		if (copy_to_user(u64_to_user_ptr(read->data + i * ADVERB_TEST_FRAME),
+				 nic->frames + own_offset(false, i), ADVERB_TEST_FRAME))
 			return -EFAULT;
 	return 0;
 }
@@ -240,7 +262,7 @@ static int nic_probe(struct pci_dev *pci, const struct pci_device_id *id)
 		return error;
 	nic->tx = dmam_alloc_coherent(dev, RING_ENTRIES * sizeof(*nic->tx), &nic->tx_address, GFP_KERNEL);
 	nic->rx = dmam_alloc_coherent(dev, RING_ENTRIES * sizeof(*nic->rx), &nic->rx_address, GFP_KERNEL);
-	nic->frames = dmam_alloc_coherent(dev, ADVERB_TEST_FRAMES_MAX * 2 * ADVERB_TEST_FRAME, &nic->frames_address,
+	nic->frames = dmam_alloc_coherent(dev, own_offset(true, ADVERB_TEST_FRAMES_MAX), &nic->frames_address,
 					  GFP_KERNEL);
 	if (!nic->tx || !nic->rx || !nic->frames)
 		return -ENOMEM;
