@@ -15,6 +15,7 @@ enum adverb_broken {
 	ADVERB_BROKEN_DIRTY,	/* Leave does not mark pages dirty */
 	ADVERB_BROKEN_PARK,	/* Leave forgets the IOMMU entry */
 	ADVERB_BROKEN_RETRY,	/* Enter does not look whether the page has left meanwhile */
+	ADVERB_BROKEN_NOWAIT,	/* Leave refuses invalidations that must not block */
 };
 
 #ifdef ADVERB_BREAK

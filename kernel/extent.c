@@ -189,6 +189,8 @@ static bool extent_invalidate(struct mmu_interval_notifier *notifier,
 	/* Unmapped pages do not come back by themselves; of the others the worker may find some in place. */
 	bool remember = range->event != MMU_NOTIFY_UNMAP && range->event != MMU_NOTIFY_RELEASE;
 
+	if (adverb_breaks(ADVERB_BROKEN_NOWAIT) && !mmu_notifier_range_blockable(range))
+		return false;
 	write_lock(&extent->lock);
 	/* From here on whoever looked before must look again, also between batches. */
 	mmu_interval_set_seq(notifier, sequence);

@@ -1,9 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 # The tests notice when a step of the protocol is missing.
-# vm: nodes=2 swap=512 device=edu
+# vm: nodes=2 swap=512 device=edu disk=320 disk=320
 # timeout: 240
 # shellcheck source=test/kernel/lib.sh
 . "$(dirname "$0")/lib.sh"
 quiet 2> /dev/null
+file_system ext4 "$VM_DISK_0"
 must_notice 4 np_leave "MADV_FREE" "marking pages dirty" adverb_test_soft
+must_notice 7 np_pressure "OOM reaper" "working where it must not block" adverb_test_soft
+umount -q /run/np_ext4

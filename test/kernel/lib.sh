@@ -62,3 +62,15 @@ must_notice() {
     need rmmod "$driver"
   done
 }
+
+# A file system of type $1 on the disk $2, at /run/np_$1; without its tools tests that want it skip.
+file_system() {
+  local type=$1 disk=$2 mount=/run/np_$1
+  command -v "mkfs.$type" > /dev/null || return 0
+  # Another script of this boot may have left one of its own there.
+  need wipefs -qa "$disk"
+  need "mkfs.$type" -q "$disk"
+  need modprobe "$type"
+  need mkdir -p "$mount"
+  need mount -t "$type" "$disk" "$mount"
+}

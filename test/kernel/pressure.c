@@ -3,6 +3,7 @@
 // a device wrote.
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -10,7 +11,9 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,22 +23,28 @@
 
 static struct image image;
 
-static int mkdir_errno(const char* path) {
-  return mkdir(path, 0755) == 0 || errno == EEXIST ? 0 : errno;
+// A cgroup of its own with that much memory; this process joins it by join().
+static void make_group(const char* name, const char* memory_max) {
+  char path[96];
+  write_file("/sys/fs/cgroup/cgroup.subtree_control", "+memory");
+  snprintf(path, sizeof path, "/sys/fs/cgroup/%s", name);
+  if (mkdir(path, 0755) != 0 && errno != EEXIST)
+    skip("%s: %s", path, strerror(errno));
+  snprintf(path, sizeof path, "/sys/fs/cgroup/%s/memory.max", name);
+  write_file(path, memory_max);
+}
+
+static void join(const char* name) {
+  char path[96];
+  snprintf(path, sizeof path, "/sys/fs/cgroup/%s/cgroup.procs", name);
+  write_file(path, "0");
 }
 
 // The device writes every page and reads it back later, in a cgroup that holds a quarter of them.
 static void larger_than_memory(void) {
   const size_t length = 128 * MIB, step = 64 * PAGE;
-  char group[] = "/sys/fs/cgroup/np_pressure", path[64];
-  if (access("/sys/fs/cgroup/cgroup.subtree_control", W_OK) == 0)
-    write_file("/sys/fs/cgroup/cgroup.subtree_control", "+memory");
-  if (mkdir_errno(group) != 0)
-    skip("%s: %s", group, strerror(errno));
-  snprintf(path, sizeof path, "%s/memory.max", group);
-  write_file(path, "33554432");
-  snprintf(path, sizeof path, "%s/cgroup.procs", group);
-  write_file(path, "0");
+  make_group("np_pressure", "33554432");
+  join("np_pressure");
   make_image(&image, SOFT, memory(length), length);
   unsigned long lost = 0;
   for (size_t at = 0; at < length; at += step) {
@@ -120,24 +129,98 @@ static void xfs(void) {
   file_survives("/run/np_xfs");
 }
 
-// The OOM killer's reaper takes the memory of a victim with invalidations that must not block.
+static volatile pid_t stuck;
+
+// SIGKILL does not end this thread as long as the file system is frozen.
+static void* write_frozen(void* argument) {
+  stuck = (pid_t)syscall(SYS_gettid);
+  if (write(*(int*)argument, "", 1) != 1)
+    _exit(3);
+  return NULL;
+}
+
+static char state_of(pid_t thread) {
+  char path[64], state = 0;
+  snprintf(path, sizeof path, "/proc/self/task/%d/stat", (int)thread);
+  FILE* file = fopen(path, "r");
+  expect(file && fscanf(file, "%*d (%*[^)]) %c", &state) == 1, "%s: %s", path, strerror(errno));
+  fclose(file);
+  return state;
+}
+
+#define VICTIM (24 * MIB) // several batches of Leave
+
+// A resident region, a thread that cannot go, then more memory than the cgroup has.
+static void be_killed(int device, int file, int end) {
+  pthread_t thread;
+  char go;
+  join("np_oom");
+  make_image(&image, SOFT, memory(VICTIM), VICTIM);
+  fill(image.start, VICTIM, 1);
+  fault_in(image.adverb, image.region, image.start, VICTIM, true);
+  struct adverb_test_import import = {.slot = 0, .fd = image.view[0].fd};
+  expect(ioctl(device, ADVERB_TEST_IMPORT, &import) == 0, "import: %s", strerror(errno));
+  expect(write(end, image.pattern, 8) == 8 && read(end, &go, 1) == 1, "go");
+  pthread_create(&thread, NULL, write_frozen, &file);
+  // Not before it is stuck: SIGKILL would still end it.
+  while (stuck == 0 || state_of(stuck) != 'D')
+    usleep(1000);
+  fill(memory(128 * MIB), 128 * MIB, 1);
+}
+
+static bool logged(const char* what, pid_t of) {
+  char command[128];
+  snprintf(command, sizeof command, "dmesg | grep -q 'oom_reaper: %s%d '", what, (int)of);
+  return system(command) == 0;
+}
+
+// Whether the reaper had this process, by what the kernel's log says within half a minute.
+static bool reaped(pid_t child) {
+  for (int i = 0; i < 300 && !logged("unable to reap pid:", child); i++) {
+    if (logged("reaped process ", child))
+      return true;
+    usleep(100000);
+  }
+  return false;
+}
+
+static size_t pages_still_read(const struct image* other) {
+  size_t pages = 0;
+  uint64_t word;
+  for (size_t at = 0; at < VICTIM; at += PAGE)
+    pages += device_read_errno(other, at, &word, 8) != 0 || memcmp(&word, other->pattern, 8) != 0;
+  return pages;
+}
+
+// A victim that cannot end loses its memory to the OOM reaper, whose invalidations must not block:
+// a module that refused these would keep the memory, and one that waited would stop the reaper.
 static void oom(void) {
-  char group[] = "/sys/fs/cgroup/np_oom", path[64];
-  int status;
-  if (mkdir_errno(group) != 0)
-    skip("%s: %s", group, strerror(errno));
-  snprintf(path, sizeof path, "%s/memory.max", group);
-  write_file(path, "50331648");
-  snprintf(path, sizeof path, "%s/memory.swap.max", group);
-  write_file(path, "0");
+  int device = open(SOFT, O_RDWR), ends[2], file, status;
+  struct image other = {.device = device};
+  make_group("np_oom", "50331648");
+  write_file("/sys/fs/cgroup/np_oom/memory.swap.max", "0");
+  file = open("/run/np_ext4/np.frozen", O_WRONLY | O_CREAT, 0600);
+  if (file < 0)
+    skip("/run/np_ext4: %s", strerror(errno));
+  expect(device >= 0 && socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0, "%s", strerror(errno));
   pid_t child = fork();
   if (child == 0) {
-    snprintf(path, sizeof path, "%s/cgroup.procs", group);
-    write_file(path, "0");
-    make_image(&image, SOFT, memory(128 * MIB), 128 * MIB);
-    fault_in_errno(image.adverb, image.region, image.start, image.length, true, NULL);
-    _exit(0);
+    close(ends[0]);
+    be_killed(device, file, ends[1]);
+    _exit(4);
   }
+  close(ends[1]);
+  expect(read(ends[0], other.pattern, 8) == 8, "the victim died early");
+  expect(device_word(&other, VICTIM - PAGE) == VICTIM / PAGE, "resident at first");
+  expect(ioctl(file, FIFREEZE, 0) == 0, "freeze: %s", strerror(errno));
+  // Nothing may end the test before it has thawed again.
+  bool sent = write(ends[0], "g", 1) == 1, seen = sent && reaped(child);
+  size_t still = pages_still_read(&other);
+  bool lives = waitpid(child, &status, WNOHANG) == 0;
+  ioctl(file, FITHAW, 0);
+  expect(seen, "the reaper did not get it; the device reads %zu pages", still);
+  expect(lives, "it ended by itself, with status %#x", status);
+  expect(still == 0, "the device still reads %zu pages of what was reaped", still);
   waitpid(child, &status, 0);
   expect(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL, "status %#x", status);
 }
@@ -251,9 +334,9 @@ int main(int count, char** words) {
   choose(count, words);
   run("a region four times its cgroup's memory keeps every byte a device wrote",
       larger_than_memory);
-  run("ext4: what a device wrote survives fsync and remount", ext4);
-  run("xfs: what a device wrote survives fsync and remount", xfs);
-  run("the OOM killer takes a region without blocking", oom);
+  run("ext4 on virtio-blk: what a device wrote survives fsync and remount", ext4);
+  run("xfs on virtio-blk: what a device wrote survives fsync and remount", xfs);
+  run("the OOM reaper takes a region without blocking", oom);
   run("racing threads and dying processes keep the books", races);
   return verdict();
 }
