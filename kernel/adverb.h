@@ -121,7 +121,6 @@ struct adverb_mapping {
 	struct adverb_extent *extent;
 	unsigned int view;
 	unsigned int users; /* attachments, under attach_lock */
-	struct device *dev;
 	struct iommu_domain *domain;
 	phys_addr_t parking;
 	dma_addr_t iova; /* of the 2 MiB that holds the extent's start; same remainder of 2 MiB as the VA */
@@ -196,7 +195,7 @@ void adverb_words_enter(struct adverb_extent *extent, unsigned int view, unsigne
 /* iova.c */
 int adverb_mapping_get(struct adverb_extent *extent, unsigned int view, struct device *dev,
 		       struct adverb_mapping **result);
-void adverb_mapping_put(struct adverb_mapping *mapping);
+void adverb_mapping_put(struct adverb_mapping *mapping, struct device *dev);
 
 /* retarget.c */
 int adverb_retarget_prepare(struct adverb_mapping *mapping, const char **why);

@@ -39,7 +39,7 @@ static void export_detach(struct dma_buf *dmabuf, struct dma_buf_attachment *att
 {
 	struct adverb_export *export = dmabuf->priv;
 
-	adverb_mapping_put(attachment->priv);
+	adverb_mapping_put(attachment->priv, attachment->dev);
 	atomic_dec(&export->extent->region->attachments);
 }
 

@@ -44,7 +44,7 @@ static const char *unfit(struct device *dev, struct iommu_domain *domain)
  * One run of IOVA whose entries all name the parking page. The list has an entry per page because that is
  * the only way to have the same page many times in a row; it is transient (32 bytes a page).
  */
-static int map_parking(struct adverb_mapping *mapping, struct page *parking)
+static int map_parking(struct adverb_mapping *mapping, struct device *dev, struct page *parking)
 {
 	unsigned int i, pages = mapping->size >> PAGE_SHIFT;
 	struct scatterlist *entry;
@@ -58,7 +58,7 @@ static int map_parking(struct adverb_mapping *mapping, struct page *parking)
 	for_each_sgtable_sg(&table, entry, i)
 		sg_set_page(entry, parking, PAGE_SIZE, 0);
 	/* Nothing to flush from CPU caches: what devices are to see is not this page. */
-	error = dma_map_sgtable(mapping->dev, &table, direction(mapping->view), DMA_ATTR_SKIP_CPU_SYNC);
+	error = dma_map_sgtable(dev, &table, direction(mapping->view), DMA_ATTR_SKIP_CPU_SYNC);
 	if (error)
 		goto out;
 	mapping->iova = sg_dma_address(table.sgl);
@@ -69,7 +69,7 @@ static int map_parking(struct adverb_mapping *mapping, struct page *parking)
 		next += sg_dma_len(entry);
 	}
 	if (next != mapping->iova + mapping->size || mapping->iova % ADVERB_CHUNK_SIZE) {
-		dma_unmap_sgtable(mapping->dev, &table, direction(mapping->view), DMA_ATTR_SKIP_CPU_SYNC);
+		dma_unmap_sgtable(dev, &table, direction(mapping->view), DMA_ATTR_SKIP_CPU_SYNC);
 		error = -EOPNOTSUPP;
 	}
 out:
@@ -77,9 +77,9 @@ out:
 	return error;
 }
 
-static void unmap_parking(struct adverb_mapping *mapping)
+static void unmap_parking(struct adverb_mapping *mapping, struct device *dev)
 {
-	dma_unmap_page_attrs(mapping->dev, mapping->iova, mapping->size, direction(mapping->view),
+	dma_unmap_page_attrs(dev, mapping->iova, mapping->size, direction(mapping->view),
 			     DMA_ATTR_SKIP_CPU_SYNC);
 	/*
 	 * The kernel may put off the flush of an unmap for some milliseconds. The parking page and whatever
@@ -107,7 +107,6 @@ static int make_mapping(struct adverb_extent *extent, unsigned int view, struct 
 		return -ENOMEM;
 	mapping->extent = extent;
 	mapping->view = view;
-	mapping->dev = dev;
 	mapping->domain = domain;
 	mapping->users = 1;
 	mapping->parking = page_to_phys(parking);
@@ -121,7 +120,7 @@ static int make_mapping(struct adverb_extent *extent, unsigned int view, struct 
 	error = adverb_charge(extent->region, mapping->charged);
 	if (error)
 		goto free;
-	error = map_parking(mapping, parking);
+	error = map_parking(mapping, dev, parking);
 	if (error) {
 		why = error == -EOPNOTSUPP ? "the DMA API gave it no contiguous run of addresses"
 					   : "its addresses for DMA are used up";
@@ -136,7 +135,7 @@ static int make_mapping(struct adverb_extent *extent, unsigned int view, struct 
 	*result = mapping;
 	return 0;
 unmap:
-	unmap_parking(mapping);
+	unmap_parking(mapping, dev);
 uncharge:
 	adverb_uncharge(extent->region, mapping->charged);
 free:
@@ -179,8 +178,11 @@ int adverb_mapping_get(struct adverb_extent *extent, unsigned int view, struct d
 	return error;
 }
 
-/* The last user's: all entries are parked and synced, then unmapped, flushed, and only then freed. */
-void adverb_mapping_put(struct adverb_mapping *mapping)
+/*
+ * The last user's: all entries are parked and synced, then unmapped, flushed, and only then freed. Unmapped
+ * for the device that lets go now: of those that share the range, the one it was mapped for may be unplugged.
+ */
+void adverb_mapping_put(struct adverb_mapping *mapping, struct device *dev)
 {
 	struct adverb_extent *extent;
 
@@ -193,7 +195,7 @@ void adverb_mapping_put(struct adverb_mapping *mapping)
 		return;
 	}
 	adverb_extent_remove_mapping(extent, mapping);
-	unmap_parking(mapping);
+	unmap_parking(mapping, dev);
 	mutex_unlock(&extent->attach_lock);
 	adverb_uncharge(extent->region, mapping->charged);
 	kvfree(mapping->leaf);

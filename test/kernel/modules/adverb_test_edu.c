@@ -7,6 +7,7 @@
 #include <linux/dma-mapping.h>
 #include <linux/fs.h>
 #include <linux/io-64-nonatomic-lo-hi.h>
+#include <linux/kref.h>
 #include <linux/miscdevice.h>
 #include <linux/module.h>
 #include <linux/mutex.h>
@@ -27,11 +28,13 @@
 #define EDU_BUFFER 0x40000
 
 struct edu {
+	struct kref ref; /* the driver's, and each open file's: those can stay open when the device is gone */
 	struct pci_dev *pci;
 	void __iomem *registers;
 	void *bounce; /* a page of the driver's own */
 	dma_addr_t bounce_address;
 	struct mutex lock;
+	bool gone;
 	unsigned int openers; /* the last lets go of what was imported */
 	struct imported imported[ADVERB_TEST_BUFFERS];
 	struct miscdevice misc;
@@ -106,7 +109,9 @@ static long edu_ioctl(struct file *filp, unsigned int command, unsigned long arg
 	long error = -ENOTTY;
 
 	mutex_lock(&edu->lock);
-	if (command == ADVERB_TEST_IMPORT)
+	if (edu->gone)
+		error = -ENODEV;
+	else if (command == ADVERB_TEST_IMPORT)
 		error = edu_import(edu, (void __user *)argument);
 	else if (command == ADVERB_TEST_MOVE)
 		error = copy_from_user(&move, (void __user *)argument, sizeof(move)) ? -EFAULT
@@ -115,10 +120,16 @@ static long edu_ioctl(struct file *filp, unsigned int command, unsigned long arg
 	return error;
 }
 
+static void edu_free(struct kref *ref)
+{
+	kfree(container_of(ref, struct edu, ref));
+}
+
 static int edu_open(struct inode *inode, struct file *filp)
 {
 	struct edu *edu = edu_of(filp);
 
+	kref_get(&edu->ref);
 	mutex_lock(&edu->lock);
 	edu->openers++;
 	mutex_unlock(&edu->lock);
@@ -135,6 +146,7 @@ static int edu_release(struct inode *inode, struct file *filp)
 	for (i = 0; !edu->openers && i < ADVERB_TEST_BUFFERS; i++)
 		imported_release(&edu->imported[i]);
 	mutex_unlock(&edu->lock);
+	kref_put(&edu->ref, edu_free);
 	return 0;
 }
 
@@ -145,15 +157,11 @@ static const struct file_operations edu_fops = {
 	.release = edu_release,
 };
 
-static int edu_probe(struct pci_dev *pci, const struct pci_device_id *id)
+static int edu_set_up(struct edu *edu, struct pci_dev *pci)
 {
-	struct edu *edu = devm_kzalloc(&pci->dev, sizeof(*edu), GFP_KERNEL);
 	int error;
 
-	if (!edu)
-		return -ENOMEM;
 	edu->pci = pci;
-	mutex_init(&edu->lock);
 	error = pcim_enable_device(pci);
 	if (error)
 		return error;
@@ -172,6 +180,21 @@ static int edu_probe(struct pci_dev *pci, const struct pci_device_id *id)
 	return misc_register(&edu->misc);
 }
 
+static int edu_probe(struct pci_dev *pci, const struct pci_device_id *id)
+{
+	struct edu *edu = kzalloc(sizeof(*edu), GFP_KERNEL);
+	int error;
+
+	if (!edu)
+		return -ENOMEM;
+	kref_init(&edu->ref);
+	mutex_init(&edu->lock);
+	error = edu_set_up(edu, pci);
+	if (error)
+		kref_put(&edu->ref, edu_free);
+	return error;
+}
+
 static void edu_remove(struct pci_dev *pci)
 {
 	struct edu *edu = pci_get_drvdata(pci);
@@ -179,9 +202,11 @@ static void edu_remove(struct pci_dev *pci)
 
 	misc_deregister(&edu->misc);
 	mutex_lock(&edu->lock);
+	edu->gone = true;
 	for (i = 0; i < ADVERB_TEST_BUFFERS; i++)
 		imported_release(&edu->imported[i]);
 	mutex_unlock(&edu->lock);
+	kref_put(&edu->ref, edu_free);
 }
 
 static const struct pci_device_id edu_ids[] = { { PCI_DEVICE(0x1234, 0x11e8) }, {} };

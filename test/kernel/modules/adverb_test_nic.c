@@ -7,6 +7,7 @@
 #include <linux/delay.h>
 #include <linux/dma-mapping.h>
 #include <linux/fs.h>
+#include <linux/kref.h>
 #include <linux/miscdevice.h>
 #include <linux/module.h>
 #include <linux/mutex.h>
@@ -60,6 +61,7 @@ struct rx_entry {
 };
 
 struct nic {
+	struct kref ref; /* the driver's, and each open file's: those can stay open when the device is gone */
 	struct pci_dev *pci;
 	void __iomem *registers;
 	struct tx_entry *tx;
@@ -69,6 +71,7 @@ struct nic {
 	dma_addr_t frames_address;
 	unsigned int next; /* of both rings: they go in step */
 	struct mutex lock;
+	bool gone;
 	unsigned int openers; /* the last lets go of what was imported */
 	struct imported imported[ADVERB_TEST_BUFFERS];
 	struct miscdevice misc;
@@ -199,7 +202,9 @@ static long nic_ioctl(struct file *filp, unsigned int command, unsigned long arg
 	long error = -ENOTTY;
 
 	mutex_lock(&nic->lock);
-	if (command == ADVERB_TEST_IMPORT) {
+	if (nic->gone) {
+		error = -ENODEV;
+	} else if (command == ADVERB_TEST_IMPORT) {
 		error = nic_import(nic, pointer);
 	} else if (command == ADVERB_TEST_FRAMES) {
 		error = copy_from_user(&frames, pointer, sizeof(frames)) ? -EFAULT : nic_frames(nic, &frames);
@@ -210,10 +215,16 @@ static long nic_ioctl(struct file *filp, unsigned int command, unsigned long arg
 	return error;
 }
 
+static void nic_free(struct kref *ref)
+{
+	kfree(container_of(ref, struct nic, ref));
+}
+
 static int nic_open(struct inode *inode, struct file *filp)
 {
 	struct nic *nic = nic_of(filp);
 
+	kref_get(&nic->ref);
 	mutex_lock(&nic->lock);
 	nic->openers++;
 	mutex_unlock(&nic->lock);
@@ -230,6 +241,7 @@ static int nic_release(struct inode *inode, struct file *filp)
 	for (i = 0; !nic->openers && i < ADVERB_TEST_BUFFERS; i++)
 		imported_release(&nic->imported[i]);
 	mutex_unlock(&nic->lock);
+	kref_put(&nic->ref, nic_free);
 	return 0;
 }
 
@@ -240,16 +252,12 @@ static const struct file_operations nic_fops = {
 	.release = nic_release,
 };
 
-static int nic_probe(struct pci_dev *pci, const struct pci_device_id *id)
+static int nic_set_up(struct nic *nic, struct pci_dev *pci)
 {
-	struct nic *nic = devm_kzalloc(&pci->dev, sizeof(*nic), GFP_KERNEL);
 	struct device *dev = &pci->dev;
 	int error;
 
-	if (!nic)
-		return -ENOMEM;
 	nic->pci = pci;
-	mutex_init(&nic->lock);
 	error = pcim_enable_device(pci);
 	if (error)
 		return error;
@@ -272,6 +280,21 @@ static int nic_probe(struct pci_dev *pci, const struct pci_device_id *id)
 	return misc_register(&nic->misc);
 }
 
+static int nic_probe(struct pci_dev *pci, const struct pci_device_id *id)
+{
+	struct nic *nic = kzalloc(sizeof(*nic), GFP_KERNEL);
+	int error;
+
+	if (!nic)
+		return -ENOMEM;
+	kref_init(&nic->ref);
+	mutex_init(&nic->lock);
+	error = nic_set_up(nic, pci);
+	if (error)
+		kref_put(&nic->ref, nic_free);
+	return error;
+}
+
 static void nic_remove(struct pci_dev *pci)
 {
 	struct nic *nic = pci_get_drvdata(pci);
@@ -280,9 +303,11 @@ static void nic_remove(struct pci_dev *pci)
 	misc_deregister(&nic->misc);
 	writel(CTRL_RESET, nic->registers + NIC_CTRL);
 	mutex_lock(&nic->lock);
+	nic->gone = true;
 	for (i = 0; i < ADVERB_TEST_BUFFERS; i++)
 		imported_release(&nic->imported[i]);
 	mutex_unlock(&nic->lock);
+	kref_put(&nic->ref, nic_free);
 }
 
 /* No MODULE_DEVICE_TABLE: nothing loads this driver but a test. */
