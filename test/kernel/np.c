@@ -56,6 +56,10 @@ void note(const char* format, ...) {
   say('N', format, arguments);
 }
 
+void patience(unsigned seconds) {
+  alarm(seconds);
+}
+
 void run(const char* name, void (*test)(void)) {
   if (!strstr(name, only))
     return;
@@ -69,7 +73,7 @@ void run(const char* name, void (*test)(void)) {
     close(ends[0]);
     report = ends[1];
     fcntl(report, F_SETFD, FD_CLOEXEC);
-    alarm(200);
+    patience(200);
     test();
     _exit(0);
   }

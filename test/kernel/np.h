@@ -19,6 +19,8 @@
 void run(const char* name, void (*test)(void));
 // Leaves out all tests whose name does not contain the first argument of main.
 void choose(int count, char** words);
+// In a test: how many seconds it may take, if not 100.
+void patience(unsigned seconds);
 // In a test: ends it as failed with the reason, or as skipped.
 void fail(const char* format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 void skip(const char* format, ...) __attribute__((noreturn, format(printf, 1, 2)));

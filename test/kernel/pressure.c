@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fs.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -225,111 +224,6 @@ static void oom(void) {
   expect(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL, "status %#x", status);
 }
 
-// Threads that fault in, invalidate, attach and detach, and a process that comes and goes.
-static volatile bool stop;
-
-static void* race_fault_in(void* argument) {
-  unsigned seed = (unsigned)(uintptr_t)argument;
-  while (!stop) {
-    size_t page = (size_t)rand_r(&seed) % (image.length / PAGE),
-           count = (size_t)rand_r(&seed) % 64 + 1;
-    if (page + count > image.length / PAGE)
-      count = image.length / PAGE - page;
-    int error = fault_in_errno(image.adverb, image.region, image.start + page * PAGE, count * PAGE,
-                               seed & 1, NULL);
-    if (error != 0 && error != EAGAIN && error != EFAULT)
-      fail("fault-in: %s", strerror(error));
-  }
-  return NULL;
-}
-
-static void* race_invalidate(void* argument) {
-  unsigned seed = (unsigned)(uintptr_t)argument;
-  static const int advice[] = {MADV_DONTNEED, MADV_FREE, MADV_PAGEOUT, MADV_COLD, MADV_HUGEPAGE};
-  while (!stop) {
-    size_t page = (size_t)rand_r(&seed) % (image.length / PAGE - 64),
-           count = (size_t)rand_r(&seed) % 64 + 1;
-    char* at = image.start + page * PAGE;
-    switch (rand_r(&seed) % 4) {
-    case 0:
-      mprotect(at, count * PAGE, PROT_READ);
-      mprotect(at, count * PAGE, PROT_READ | PROT_WRITE);
-      break;
-    case 1:
-      (void)mmap(at, count * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
-                 -1, 0);
-      break;
-    default:
-      madvise(at, count * PAGE, advice[rand_r(&seed) % 5]);
-    }
-  }
-  return NULL;
-}
-
-static void* race_attach(void* argument) {
-  (void)argument;
-  while (!stop) {
-    struct adverb_build build;
-    struct adverb_test_import import = {.slot = 0};
-    if (build_errno(image.adverb, image.region, image.start, 0, &build) != 0)
-      fail("build: %s", strerror(errno));
-    int device = open(SOFT, O_RDWR | O_CLOEXEC);
-    import.fd = build.fd;
-    if (ioctl(device, ADVERB_TEST_IMPORT, &import) != 0)
-      fail("import: %s", strerror(errno));
-    close(build.fd);
-    close(device);
-  }
-  return NULL;
-}
-
-static void* race_read(void* argument) {
-  unsigned seed = (unsigned)(uintptr_t)argument;
-  while (!stop) {
-    size_t page = (size_t)rand_r(&seed) % (image.length / PAGE);
-    device_word(&image, page * PAGE);
-    device_store(&image, page * PAGE, 1);
-  }
-  return NULL;
-}
-
-static void races(void) {
-  void* (*const bodies[])(void*) = {race_fault_in,   race_fault_in, race_invalidate,
-                                    race_invalidate, race_attach,   race_read};
-  const size_t count = sizeof bodies / sizeof *bodies;
-  pthread_t threads[sizeof bodies / sizeof *bodies];
-  const char* seconds = getenv("ADVERB_RACE_SECONDS");
-  make_image(&image, SOFT, memory(16 * MIB), 16 * MIB);
-  for (size_t i = 0; i < count; i++)
-    pthread_create(&threads[i], NULL, bodies[i], (void*)(i + 1));
-  for (int i = 0; i < (seconds ? atoi(seconds) : 10); i++) {
-    // A process that dies with everything in use.
-    pid_t child = fork();
-    if (child == 0) {
-      struct image own;
-      make_image(&own, SOFT, memory(4 * MIB), 4 * MIB);
-      fault_in_errno(own.adverb, own.region, own.start, own.length, true, NULL);
-      for (;;)
-        fault_in_errno(own.adverb, own.region, own.start, own.length,
-                       madvise(own.start, own.length, MADV_DONTNEED) == 0, NULL);
-    }
-    sleep(1);
-    kill(child, SIGKILL);
-    waitpid(child, NULL, 0);
-  }
-  stop = true;
-  for (size_t i = 0; i < count; i++)
-    pthread_join(threads[i], NULL);
-  struct adverb_query now = query(image.adverb, image.region);
-  expect(now.enter > 1000 && now.leave > 1000, "%llu came, %llu left",
-         (unsigned long long)now.enter, (unsigned long long)now.leave);
-  expect(now.enter - now.leave == now.resident[0] + now.resident[1],
-         "%llu - %llu came and left, %llu + %llu are here", (unsigned long long)now.enter,
-         (unsigned long long)now.leave, (unsigned long long)now.resident[0],
-         (unsigned long long)now.resident[1]);
-  note("%llu pages came, %llu left", (unsigned long long)now.enter, (unsigned long long)now.leave);
-}
-
 int main(int count, char** words) {
   choose(count, words);
   run("a region four times its cgroup's memory keeps every byte a device wrote",
@@ -337,6 +231,5 @@ int main(int count, char** words) {
   run("ext4 on virtio-blk: what a device wrote survives fsync and remount", ext4);
   run("xfs on virtio-blk: what a device wrote survives fsync and remount", xfs);
   run("the OOM reaper takes a region without blocking", oom);
-  run("racing threads and dying processes keep the books", races);
   return verdict();
 }
