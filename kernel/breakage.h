@@ -16,6 +16,11 @@ enum adverb_broken {
 	ADVERB_BROKEN_PARK,	/* Leave forgets the IOMMU entry */
 	ADVERB_BROKEN_RETRY,	/* Enter does not look whether the page has left meanwhile */
 	ADVERB_BROKEN_NOWAIT,	/* Leave refuses invalidations that must not block */
+
+	/* Mistakes that only a debug kernel sees. */
+	ADVERB_BROKEN_ALLOCATE = 20, /* Leave allocates under the extent's lock */
+	ADVERB_BROKEN_LEAK,	     /* an extent's bitmaps are not freed */
+	ADVERB_BROKEN_FREED,	     /* an extent is looked at after it was freed */
 };
 
 #ifdef ADVERB_BREAK

@@ -192,6 +192,8 @@ static bool extent_invalidate(struct mmu_interval_notifier *notifier,
 	if (adverb_breaks(ADVERB_BROKEN_NOWAIT) && !mmu_notifier_range_blockable(range))
 		return false;
 	write_lock(&extent->lock);
+	if (adverb_breaks(ADVERB_BROKEN_ALLOCATE))
+		kfree(kmalloc(PAGE_SIZE, GFP_KERNEL));
 	/* From here on whoever looked before must look again, also between batches. */
 	mmu_interval_set_seq(notifier, sequence);
 	if (start < end)
@@ -286,10 +288,13 @@ void adverb_extent_destroy(struct adverb_extent *extent)
 	kvfree(extent->chunks);
 	bitmap_free(extent->summary);
 	for (view = 0; view < ADVERB_VIEWS; view++) {
-		bitmap_free(extent->recent[view]);
+		if (!adverb_breaks(ADVERB_BROKEN_LEAK))
+			bitmap_free(extent->recent[view]);
 		vfree(extent->views[view].words);
 	}
 	kfree(extent);
+	if (adverb_breaks(ADVERB_BROKEN_FREED))
+		(void)READ_ONCE(extent->dead);
 }
 
 /*

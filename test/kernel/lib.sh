@@ -5,6 +5,12 @@ set -u
 programs=$ADVERB_BUILD/test/kernel
 broken_module=$ADVERB_BUILD/kernel/$(uname -r)/adverb_broken.ko.test
 
+# Whether this is the debug kernel (scripts/debug-kernel), which takes several times as long for everything.
+debug_kernel() {
+  [ -e /proc/lockdep_stats ] && [ -e /sys/kernel/debug/kmemleak ]
+}
+! debug_kernel || export ADVERB_SLOWNESS=8
+
 # Ends the script as failed when a step that is no test of its own does not work.
 need() {
   "$@" || {
@@ -29,9 +35,37 @@ load() {
   done
 }
 
+# What the debug kernel has against us since it booted; it does not panic for all of that. Leaks are only
+# those of our modules, which must still be loaded to be named.
+complaints() {
+  local until=$((SECONDS + 7))
+  dmesg | grep -oE '(BUG|WARNING): .*|INFO: trying to register non-static key' | sed 's/ at .*//' | sort | uniq -c
+  grep -q 'debug_locks: *1$' /proc/lockdep_stats || echo "lockdep has given up"
+  # Nothing younger than five seconds is called a leak, nor what was not there at the scan before.
+  while [ "$SECONDS" -lt "$until" ]; do
+    echo scan > /sys/kernel/debug/kmemleak
+  done
+  echo scan > /sys/kernel/debug/kmemleak
+  grep -F '[adverb' /sys/kernel/debug/kmemleak | sed 's/^/leaked by /' | sort | uniq -c
+}
+
+# One line of TAP about it, on the debug kernel.
+no_complaints() {
+  local found
+  debug_kernel || return 0
+  found=$(complaints)
+  if [ -z "$found" ]; then
+    echo "ok - the debug kernel has no complaint"
+  else
+    dmesg | tail -n 150
+    echo "not ok - the debug kernel has no complaint: ${found//$'\n'/; }"
+  fi
+}
+
 # Unloads them again: what a test left behind would refuse it. $@: the drivers.
 unload() {
   local driver
+  no_complaints
   for driver in "$@" adverb; do
     if ! rmmod "$driver"; then
       echo "not ok - $driver can be unloaded after the tests: something still holds it"

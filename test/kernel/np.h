@@ -19,7 +19,8 @@
 void run(const char* name, void (*test)(void));
 // Leaves out all tests whose name does not contain the first argument of main.
 void choose(int count, char** words);
-// In a test: how many seconds it may take, if not 100.
+// In a test: how many seconds it may take, if not 100. Multiplied by ADVERB_SLOWNESS, which the
+// scripts set where the kernel is slow.
 void patience(unsigned seconds);
 // In a test: ends it as failed with the reason, or as skipped.
 void fail(const char* format, ...) __attribute__((noreturn, format(printf, 1, 2)));

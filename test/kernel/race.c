@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // Everything at once: threads that fault in, take pages away, attach and detach, make and destroy
 // regions, use a device, and fork; and processes that end in the midst of it. In the end the books
-// must balance. ADVERB_RACE_SECONDS says how long it takes.
+// must balance. What else there is to see, the kernel sees: this is for the debug kernel
+// (scripts/debug-kernel), for minutes; elsewhere seconds do.
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>

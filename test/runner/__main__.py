@@ -21,9 +21,10 @@ SUITES = {
     "loopback-asan": lambda s, c: host.run_sanitizer(s, c, "asan", "address,undefined"),
     "loopback-tsan": lambda s, c: host.run_sanitizer(s, c, "tsan", "thread"),
     "kernel": system.run_kernel,
+    "kernel-debug": system.run_kernel_debug,
     "system": system.run_system,
 }
-IN_VM = {"kernel", "system"}
+IN_VM = {"kernel", "kernel-debug", "system"}
 
 
 class Context:

@@ -6,6 +6,7 @@ A script's header says what it wants:
   # vm: hosts=2 netem="delay 2ms" mem=4096    options of scripts/vm without the dashes
   # wrap: stock adverb                        run once with each; sets ADVERB_RUN (see below)
   # timeout: 120                              seconds the script may take on a host
+  # kernel: debug                             for the debug kernel only
 Options this machine has no QEMU for skip the script.
 On every host the script runs with WRAP (stock or adverb) and ADVERB_RUN (the words to put before a
 program: none, or `adverb run --profile unpinned --`)."""
@@ -23,6 +24,8 @@ WRAPS = {"stock": "", "adverb": "adverb run --profile unpinned --"}
 BOOT_SECONDS = 60
 # Of scripts/vm: this machine lacks what the options ask for; the batch itself never ends with it.
 CANNOT = 77
+# What everything takes more of on the debug kernel.
+SLOWNESS = 8
 
 
 @dataclass
@@ -45,23 +48,29 @@ def vm_options(header):
     return tuple(options)
 
 
-def jobs_of(suite, context):
+def jobs_of(folder, context, kernel=None):
     jobs = []
-    for path in process.scripts_in(os.path.join(context.repo, "test", suite)):
+    for path in process.scripts_in(os.path.join(context.repo, "test", folder)):
         name = os.path.basename(path)
         header = process.headers(path)
+        if header.get("kernel", kernel) != kernel:
+            continue
+        options = vm_options(header.get("vm", "")) + (("--kernel", kernel) if kernel else ())
+        timeout = int(header.get("timeout", 120)) * (SLOWNESS if kernel else 1)
         wraps = header.get("wrap", "").split() or [""]
         for wrap in wraps:
             key = f"{name}.{wrap}" if wrap else name
             if context.wanted(key):
-                jobs.append(Job(path, wrap, vm_options(header.get("vm", "")),
-                                int(header.get("timeout", 120)), key))
+                jobs.append(Job(path, wrap, options, timeout, key))
     return jobs
 
 
+def options_of(job):
+    return dict(zip(job.options[::2], job.options[1::2]))
+
+
 def hosts_of(job):
-    options = dict(zip(job.options[::2], job.options[1::2]))
-    return int(options.get("--hosts", 1))
+    return int(options_of(job).get("--hosts", 1))
 
 
 def boot(context, jobs, share):
@@ -71,7 +80,8 @@ def boot(context, jobs, share):
             words = [job.key, str(job.timeout), job.wrap, WRAPS.get(job.wrap, ""),
                      os.path.relpath(job.path, context.repo)]
             batch.write("\t".join(word or "-" for word in words) + "\n")
-    limit = BOOT_SECONDS + sum(job.timeout + 5 for job in jobs)
+    slowness = SLOWNESS if options_of(jobs[0]).get("--kernel") == "debug" else 1
+    limit = BOOT_SECONDS * slowness + sum(job.timeout + 5 for job in jobs)
     command = [os.path.join(context.repo, "scripts", "vm"), *jobs[0].options, "--timeout", str(limit),
                "--share", share, "--", "vm-batch"]
     return process.run(command, limit + 600, {"ADVERB_BUILD": context.build})
@@ -158,6 +168,23 @@ def run_kernel(suite, context):
             yield Result(suite, job.key, SKIPPED, skipped.strip())
     else:
         yield from run_jobs(suite, context, jobs)
+
+
+def run_kernel_debug(suite, context):
+    """The same scripts, and a few more, on a kernel that complains; it is built once, by hand."""
+    cache = os.environ.get("ADVERB_CACHE") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "adverb")
+    release = read(os.path.join(cache, "kernels", "debug", "release"))
+    jobs = jobs_of("kernel", context, "debug")
+    if release is None:
+        why = "no debug kernel in the cache; scripts/debug-kernel builds it"
+    elif not os.path.exists(os.path.join(context.build, "kernel", release.strip(), "adverb.ko")):
+        why = f"no adverb.ko for {release.strip()}; scripts/build builds it"
+    else:
+        yield from run_jobs(suite, context, jobs)
+        return
+    for job in jobs:
+        yield Result(suite, job.key, SKIPPED, why)
 
 
 def run_jobs(suite, context, jobs):

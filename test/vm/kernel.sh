@@ -6,7 +6,8 @@
 #   modules/     what goes to /lib/modules: RELEASE/ with the decompressed modules guests may need
 #   release      the kernel release, as uname -r prints it
 #   initramfs    busybox, the modules a root over 9p needs, test/vm/init
-# Nothing is installed on the host, and no root is needed.
+# Nothing is installed on the host, and no root is needed. VERSION is "debug" for what scripts/debug-kernel
+# builds.
 
 # Suites asked when the host's own sources do not carry a version, newest kernels last.
 other_suites() {
@@ -143,6 +144,7 @@ provide_kernel() {
   exec 9> "$cache/kernels/$version.lock"
   flock 9
   if [ ! -e "$kernel/release" ]; then
+    [ "$version" != debug ] || die "no debug kernel in the cache; scripts/debug-kernel builds it"
     local fresh
     fresh=$(mktemp -d "$cache/kernels/fetch.XXXXXX")
     remove_at_exit+=("$fresh")
