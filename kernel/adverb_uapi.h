@@ -123,7 +123,7 @@ enum adverb_genl_command {
 	ADVERB_CMD_STATISTICS, /* the module's counters since it was loaded */
 	ADVERB_CMD_LIMITS,     /* get the limits */
 	ADVERB_CMD_SET_LIMITS, /* CAP_NET_ADMIN */
-	ADVERB_CMD_EVENT,      /* to the multicast group */
+	ADVERB_CMD_EVENT,      /* to the multicast group, for CAP_SYS_ADMIN */
 };
 
 enum adverb_genl_attribute {

@@ -135,9 +135,9 @@ static const struct genl_ops operations[] = {
 	{ .cmd = ADVERB_CMD_SET_LIMITS, .doit = set_limits, .flags = GENL_ADMIN_PERM },
 };
 
-/* What refusals say names devices and processes: not for everyone. */
+/* Refusals name devices and processes of all users, so who may list those may listen. */
 static const struct genl_multicast_group groups[] = {
-	{ .name = ADVERB_GENL_EVENTS, .flags = GENL_UNS_ADMIN_PERM },
+	{ .name = ADVERB_GENL_EVENTS, .flags = GENL_MCAST_CAP_SYS_ADMIN },
 };
 
 static struct genl_family family = {

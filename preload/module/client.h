@@ -44,7 +44,7 @@ public:
   Result<Counts> statistics();           // since the module was loaded
   Result<Limits> limits();
 
-  // Events from now on; needs CAP_NET_ADMIN. Then next_event() waits for one.
+  // Events from now on; needs CAP_SYS_ADMIN. Then next_event() waits for one.
   std::optional<Failure> listen();
   Result<Event> next_event();
 
