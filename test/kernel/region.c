@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -355,7 +356,23 @@ static void building_again(void) {
   expect(lseek(again.fd, 0, SEEK_END) == (off_t)(4 * PAGE), "size");
 }
 
+// Keeps a region, with 16 of its 64 pages in the read view, until its input ends: for tests of what
+// others see of it.
+static int hold(void) {
+  struct adverb_build build;
+  int adverb = open_adverb();
+  char *start = memory(64 * PAGE), byte;
+  uint32_t region = create(adverb, start, 64 * PAGE);
+  expect(build_errno(adverb, region, start, ADVERB_VIEW_READ, &build) == 0, "build");
+  fault_in(adverb, region, start, 16 * PAGE, false);
+  printf("region %u\n", region);
+  fflush(stdout);
+  return read(STDIN_FILENO, &byte, 1) == 0 ? 0 : 1;
+}
+
 int main(int count, char** words) {
+  if (count == 2 && strcmp(words[1], "--hold") == 0)
+    return hold();
   if (count == 4 && strcmp(words[1], "--after-exec") == 0)
     return after_exec(words[2][0] - '0', (uint32_t)(words[3][0] - '0'));
   choose(count, words);
