@@ -87,7 +87,7 @@ std::string group_name(gid_t id) {
 
 DeviceNode look_at_node(const HostFiles& host) {
   DeviceNode out;
-  struct stat seen {};
+  struct stat seen{};
   if (stat(host.at(node_path).c_str(), &seen) != 0) {
     out.missing = errno;
     return out;

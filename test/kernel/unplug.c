@@ -110,7 +110,8 @@ static void unbound(void) {
 // The table of IOVAs is shared by devices of one IOMMU group, and edu has made it.
 static void unplugged(void) {
   static unsigned char frame[ADVERB_TEST_FRAME];
-  struct adverb_test_frames frames = {.count = 1, .offset = 7 * PAGE, .data = (uintptr_t)frame};
+  struct adverb_test_frames frames = {
+      .read = {.count = 1, .offset = 7 * PAGE, .data = (uintptr_t)frame}};
   char other[32], path[96], groups[2][256] = {"", ""};
   resident_image();
   find("adverb_test_nic", other);
