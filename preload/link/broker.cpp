@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <sched.h>
 #include <string>
@@ -107,6 +108,10 @@ bool Broker::follow(const std::string& name, bool root) {
     errno = why;
     return false;
   }
+  // Registrations are written on the program's thread, while the service thread may close the
+  // connection at any moment and its number may come back as one of the program's own files.
+  broker_fd_ = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  own_fd(broker_fd_);
   broker_ = Connection::make(fd);
   broker_->start(
       [this](const wire::Frame& frame, int& passed) {
@@ -119,6 +124,9 @@ bool Broker::follow(const std::string& name, bool root) {
       [this](const char*) {
         const std::lock_guard hold(lock_);
         broker_.reset();
+        disown_fd(broker_fd_);
+        close(broker_fd_);
+        broker_fd_ = -1;
         join_locked();
       });
   for (const auto& registration : mine_)
@@ -344,8 +352,12 @@ void Broker::on_stranger(const std::shared_ptr<Connection>& connection, const wi
 
 void Broker::tell_broker(const wire::Registration& registration, wire::Type type) {
   const auto frame = wire::frame(registration, type);
-  if (broker_ && ::send(broker_->fd(), frame.data(), frame.size(), MSG_NOSIGNAL) !=
-                     static_cast<ssize_t>(frame.size()))
+  if (!broker_ || ::send(broker_fd_, frame.data(), frame.size(), MSG_NOSIGNAL) ==
+                      static_cast<ssize_t>(frame.size()))
+    return;
+  // A broker that is gone: the service thread is about to learn it, joins the next one and
+  // registers all there.
+  if (errno != EPIPE && errno != ECONNRESET)
     observe::log_warn("the host's broker does not take registrations (errno {}); peers may treat "
                       "this process as stock",
                       errno);

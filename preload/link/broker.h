@@ -58,7 +58,8 @@ private:
   const Accept accept_;
   std::recursive_mutex lock_; // handlers of members run inside on_stranger() too
   std::vector<wire::Registration> mine_;
-  std::shared_ptr<Connection> broker_; // member: to the broker
+  std::shared_ptr<Connection> broker_; // member: from the broker, the service thread's
+  int broker_fd_ = -1;                 // member: the same socket, to write to under lock_
   int unix_fd_ = -1;                   // serving
   int tcp_fd_ = -1;
   std::chrono::milliseconds tcp_again_;             // until the port is tried again
