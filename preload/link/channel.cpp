@@ -115,12 +115,14 @@ Channel::~Channel() {
   device_->return_slots(slots_posted_);
 }
 
-int Channel::connect(const ibv_ah_attr& ah, ibv_mtu mtu, uint32_t remote_qpn, uint32_t remote_psn,
-                     uint32_t credits, size_t message_max) {
+int Channel::connect(const ibv_ah_attr& ah, ibv_mtu mtu, const Remote& remote,
+                     std::vector<std::byte> nonce, std::function<void(bool)> proven) {
   const provider::Inside inside;
   const auto& real = provider::real();
-  credits_ = std::min(credits_, credits);
-  message_max_ = std::min(message_max_, message_max);
+  // Any thread may poll the first message the moment the queue pair is up.
+  const std::lock_guard hold(device_->progress_lock());
+  credits_ = std::min(credits_, remote.credits);
+  message_max_ = std::min(message_max_, remote.message_max);
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_INIT;
   attr.port_num = ah.port_num;
@@ -129,8 +131,8 @@ int Channel::connect(const ibv_ah_attr& ah, ibv_mtu mtu, uint32_t remote_qpn, ui
   attr.qp_state = IBV_QPS_RTR;
   attr.ah_attr = ah;
   attr.path_mtu = mtu;
-  attr.dest_qp_num = remote_qpn;
-  attr.rq_psn = remote_psn;
+  attr.dest_qp_num = remote.qpn;
+  attr.rq_psn = remote.psn;
   attr.max_dest_rd_atomic = 1;
   attr.min_rnr_timer = 1;
   if (rc == 0)
@@ -147,12 +149,11 @@ int Channel::connect(const ibv_ah_attr& ah, ibv_mtu mtu, uint32_t remote_qpn, ui
     rc = real.ibv_modify_qp(qp_, &attr,
                             IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
                                 IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
+  if (rc == 0) {
+    nonce_ = std::move(nonce);
+    on_proof_ = std::move(proven);
+  }
   return rc;
-}
-
-void Channel::expect_proof(std::vector<std::byte> nonce, std::function<void(bool)> proven) {
-  nonce_ = std::move(nonce);
-  on_proof_ = std::move(proven);
 }
 
 void Channel::send_proof(std::span<const std::byte> nonce) {

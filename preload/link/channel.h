@@ -61,15 +61,22 @@ public:
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
-  // Connects: the path is the program's own. errno value.
-  int connect(const ibv_ah_attr& ah, ibv_mtu mtu, uint32_t remote_qpn, uint32_t remote_psn,
-              uint32_t credits, size_t message_max);
+  // What the peer's end said of itself over the control connection.
+  struct Remote {
+    uint32_t qpn;
+    uint32_t psn;
+    uint32_t credits;
+    size_t message_max;
+  };
+  // Connects: the path is the program's own. The first message each way proves that both ends of
+  // the control connection are the ends of the queue pair too: the peer's must be `nonce`, and
+  // `proven` is called once, under the progress lock on any thread, when it has come or the link is
+  // over; never after an error. Not with the progress lock held. errno value.
+  int connect(const ibv_ah_attr& ah, ibv_mtu mtu, const Remote& remote,
+              std::vector<std::byte> nonce, std::function<void(bool)> proven);
   uint32_t qpn() const noexcept { return qp_->qp_num; }
   uint32_t psn() const noexcept { return psn_; }
 
-  // The first message each way proves that both ends of the control connection are the ends of the
-  // queue pair too. `proven` is called once, under the progress lock, when the peer's has come.
-  void expect_proof(std::vector<std::byte> nonce, std::function<void(bool)> proven);
   void send_proof(std::span<const std::byte> nonce);
 
   Device& device() const noexcept { return *device_; }
@@ -112,7 +119,7 @@ private:
   std::vector<uint32_t> free_;
   bool starved_ = false;
   std::atomic<bool> down_{false};
-  bool finished_ = false;
+  bool finished_ = false; // this and what follows: progress lock
   bool proven_ = false;
   std::vector<std::byte> nonce_;
   std::function<void(bool)> on_proof_;

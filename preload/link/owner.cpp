@@ -280,17 +280,18 @@ void Owner::on_companion(const std::shared_ptr<Link>& link, const wire::Companio
       channel = Channel::create(device, Channel::Role::server, credits);
     }
   }
-  if (channel && channel->connect(qp.ah, qp.mtu, request.qpn, request.psn, request.credits,
-                                  request.message_max) == 0) {
-    const auto as_bytes = [](const wire::Id& id) {
-      const auto bytes = std::as_bytes(std::span(id));
-      return std::vector(bytes.begin(), bytes.end());
-    };
-    channel->expect_proof(as_bytes(ack.nonce), [weak = std::weak_ptr(channel),
-                                                nonce = as_bytes(request.nonce)](bool ok) {
-      if (const auto c = weak.lock(); c && ok)
-        c->send_proof(nonce);
-    });
+  const auto as_bytes = [](const wire::Id& id) {
+    const auto bytes = std::as_bytes(std::span(id));
+    return std::vector(bytes.begin(), bytes.end());
+  };
+  if (channel &&
+      channel->connect(qp.ah, qp.mtu,
+                       {request.qpn, request.psn, request.credits, request.message_max},
+                       as_bytes(ack.nonce),
+                       [weak = std::weak_ptr(channel), nonce = as_bytes(request.nonce)](bool ok) {
+                         if (const auto c = weak.lock(); c && ok)
+                           c->send_proof(nonce);
+                       }) == 0) {
     std::erase_if(link->channels, [](const auto& c) { return c->down(); });
     link->channels.push_back(channel);
     ack.qpn = channel->qpn();

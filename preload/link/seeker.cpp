@@ -448,27 +448,34 @@ void Seeker::on_companion_ack(const std::shared_ptr<Link>& link, const wire::Com
     }
     return;
   }
-  const auto settle = [this, link, key, asked = std::weak_ptr(path.channel)](bool ok) {
+  const auto settle = [this, link, key, asked = std::weak_ptr(path.channel)](const char* refusal) {
     const auto found = link->paths.find(key);
     if (found == link->paths.end() || found->second.channel != asked.lock())
       return;
-    found->second.up = ok;
+    found->second.up = refusal == nullptr;
     for (const auto& s : std::exchange(found->second.waiting, {}))
-      finish(s, ok ? Bound{Verdict::adverb, found->second.channel, s->remote_handle, {}}
-                   : Bound{Verdict::refused, nullptr, 0, "no proof over the companion queue pair"});
-    if (!ok)
+      finish(s, refusal == nullptr
+                    ? Bound{Verdict::adverb, found->second.channel, s->remote_handle, {}}
+                    : Bound{Verdict::refused, nullptr, 0, refusal});
+    if (refusal != nullptr)
       link->paths.erase(found);
   };
-  if (ack.answer != 0 || path.channel->connect(path.qp.ah, path.qp.mtu, ack.qpn, ack.psn,
-                                               ack.credits, ack.message_max) != 0) {
-    settle(false);
+  if (ack.answer != 0) {
+    settle("the peer cannot make a companion queue pair");
     return;
   }
   const auto bytes = std::as_bytes(std::span(path.nonce));
-  // Called under the device's progress lock, on any thread: the verdict is given on this one.
-  path.channel->expect_proof({bytes.begin(), bytes.end()}, [settle](bool ok) {
-    Service::get().run([settle, ok] { settle(ok); });
-  });
+  if (path.channel->connect(path.qp.ah, path.qp.mtu,
+                            {ack.qpn, ack.psn, ack.credits, ack.message_max},
+                            {bytes.begin(), bytes.end()}, [settle](bool ok) {
+                              // The verdict is given on the service thread.
+                              Service::get().run([settle, ok] {
+                                settle(ok ? nullptr : "no proof over the companion queue pair");
+                              });
+                            }) != 0) {
+    settle("the companion queue pair cannot be connected");
+    return;
+  }
   path.channel->send_proof(std::as_bytes(std::span(ack.nonce)));
 }
 
