@@ -128,8 +128,8 @@ int ibv_destroy_cq(ibv_cq* base) {
   if (cq->users.load() != 0)
     return EBUSY;
   Process& process = *cq->process;
+  process.synchronize(); // no queue pair uses it: after this nobody rings for it
   process.remove_cq(cq->shared->number);
-  process.synchronize();
   purge_async(base->context, cq);
   await_acknowledged(base->mutex, base->cond, base->async_events_completed,
                      cq->async_events_delivered);

@@ -52,8 +52,8 @@ public:
   void free_qp(QpSlot& slot);
   uint32_t allocate_pd();
 
-  uint32_t add_cq(Cq* cq); // number, or ~0u when full
-  void remove_cq(uint32_t number);
+  uint32_t add_cq(Cq* cq);         // number, or ~0u when full
+  void remove_cq(uint32_t number); // behind synchronize(); from here the number is another's
   uint32_t add_srq(Srq* srq);
   void remove_srq(uint32_t number);
   void add_qp(uint32_t index, Qp* qp);

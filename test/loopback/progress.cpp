@@ -34,6 +34,11 @@ template <size_t N, typename Visit> void take_bits(std::atomic<uint64_t> (&words
   }
 }
 
+// A word nobody has read yet is for the object that goes, not for the next one of its number.
+template <size_t N> void take_bit(std::atomic<uint64_t> (&words)[N], uint32_t number) {
+  words[number / 64].fetch_and(~(uint64_t{1} << number % 64));
+}
+
 } // namespace
 
 uint64_t now_ns() {
@@ -243,6 +248,7 @@ uint32_t Process::add_cq(Cq* cq) {
 
 void Process::remove_cq(uint32_t number) {
   std::lock_guard lock(objects_mutex_);
+  take_bit(slot_->cq_bits, number);
   cqs_[number] = nullptr;
 }
 
@@ -258,6 +264,7 @@ uint32_t Process::add_srq(Srq* srq) {
 
 void Process::remove_srq(uint32_t number) {
   std::lock_guard lock(objects_mutex_);
+  take_bit(slot_->srq_bits, number);
   srqs_[number] = nullptr;
 }
 

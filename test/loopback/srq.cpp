@@ -154,8 +154,8 @@ int ibv_destroy_srq(ibv_srq* base) {
   auto* srq = as<Srq>(base);
   if (srq->users.load() != 0)
     return EBUSY;
+  srq->process->synchronize(); // no queue pair uses it: after this nobody rings for it
   srq->process->remove_srq(srq->number);
-  srq->process->synchronize();
   purge_async(base->context, srq);
   await_acknowledged(base->mutex, base->cond, base->events_completed, srq->events_delivered);
   free_recv_queue(*srq->process, srq->offset);
