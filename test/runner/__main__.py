@@ -64,6 +64,9 @@ def run_suite(name, context, report):
             report.results.append(result)
             mark = {"passed": "ok", "failed": "FAIL", "skipped": "skip"}[result.outcome]
             print(f"{mark:<4} {result.name}{': ' + result.reason if result.reason else ''}", flush=True)
+            # Here too, and not only at the end: who reads a part of a long log reads this part.
+            for line in result.diagnostics[-20:]:
+                print(f"     {line}", flush=True)
     except Exception as error:  # a broken suite is a failed one, and no reason to leave out the others
         report.results.append(Result(name, name, FAILED, f"the suite itself broke: {error!r}"))
         print(f"FAIL {name}: {error!r}", flush=True)

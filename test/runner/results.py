@@ -12,13 +12,15 @@ SKIP = re.compile(r"^(.*?) *# *SKIP\b[: ]*(.*)$", re.IGNORECASE)
 
 @dataclass
 class Result:
-    """One test: its suite, name and outcome; `output` is what helps where it failed."""
+    """One test: its suite, name and outcome; `output` is what helps where it failed, `diagnostics` the
+    comment lines that TAP puts after a failed test."""
 
     suite: str
     name: str
     outcome: str
     reason: str = ""
     output: str = ""
+    diagnostics: list = field(default_factory=list)
 
 
 @dataclass
@@ -37,10 +39,14 @@ def from_tap(suite, script, output, status):
 
     A script that says nothing, or fails without naming a test, is a failure itself."""
     results = []
+    after_failure = False
     for line in output.splitlines():
         match = TAP_LINE.match(line)
         if not match:
+            if after_failure and line.startswith("#"):
+                results[-1].diagnostics.append(line)
             continue
+        after_failure = match.group(1) == "not ok"
         name = match.group(2)
         skip = SKIP.match(name)
         if match.group(1) == "not ok":

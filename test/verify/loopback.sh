@@ -22,7 +22,8 @@ run() { # log [words before the program]
     echo "ok - $log run is right by itself"
   else
     echo "not ok - $log run is right by itself: exit status $status"
-    tail -n 40 "$work/out" | sed 's/^/# /'
+    grep -E 'BAD$| died | watchdog ' "$work/$log" | head -n 10 | sed 's/^/# /'
+    tail -n 120 "$work/out" | sed 's/^/# /'
   fi
 }
 
