@@ -50,6 +50,8 @@ struct Receiver {
         std::as_bytes(std::span(reinterpret_cast<const char*>(header), header->nlmsg_len)));
     return NL_OK;
   }
+  // Events are nobody's answer: their sequence number is 0.
+  static int any_number(nl_msg* /*message*/, void* /*argument*/) { return NL_OK; }
   static int on_end(nl_msg* /*message*/, void* argument) {
     static_cast<Receiver*>(argument)->done = true;
     return NL_STOP;
@@ -185,8 +187,6 @@ std::optional<Failure> Client::listen() {
   const int group = genl_ctrl_resolve_grp(socket_.get(), ADVERB_GENL_NAME, ADVERB_GENL_EVENTS);
   if (group < 0)
     return failure(group, doing);
-  // Events are nobody's answer.
-  nl_socket_disable_seq_check(socket_.get());
   if (const int error = nl_socket_add_membership(socket_.get(), group); error < 0)
     return failure(error, doing);
   return std::nullopt;
@@ -202,6 +202,8 @@ Result<Event> Client::next_event() {
     return std::nullopt;
   };
   const Callbacks use = callbacks(receiver);
+  // Of the callbacks in use: nl_socket_disable_seq_check() changes the socket's own only.
+  nl_cb_set(use.get(), NL_CB_SEQ_CHECK, NL_CB_CUSTOM, Receiver::any_number, nullptr);
   while (events_.empty()) {
     if (const int error = nl_recvmsgs(socket_.get(), use.get()); error < 0)
       return failure(error, "listening to adverb.ko's events");

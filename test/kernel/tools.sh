@@ -3,7 +3,7 @@
 # What `adverb stat` and `adverb doctor` say of the module: not loaded, loaded, in use, refusing, refused.
 # Ends with the kernel locked down, so no script that loads anything may follow in this boot.
 # vm: device=edu
-# timeout: 180
+# timeout: 480
 # shellcheck source=test/kernel/lib.sh
 . "$(dirname "$0")/lib.sh"
 status=0
@@ -85,7 +85,18 @@ for ((tries = 0; tries < 20; tries++)); do
 done
 shows "events tell of a refused device, with the boot option it needs" \
   '.region == 1 and (.reason | contains("iommu.passthrough=0"))' head -n 1 "$events"
-kill "$listener"
+heard=$(wc -l < "$events")
+for ((tries = 0; tries < 20; tries++)); do
+  need "$programs/np_device" identity > /dev/null
+  [ "$(wc -l < "$events")" = "$heard" ] || break
+done
+shows "events go on" "length > $heard" jq -s . "$events"
+if kill "$listener"; then
+  echo "ok - who listens goes on until interrupted"
+else
+  echo "not ok - who listens goes on until interrupted: adverb stat --events ended"
+  status=1
+fi
 wait "$listener" 2> /dev/null
 shows "refusals are counted" '.module.counters.refused >= 1' adverb stat --json
 
