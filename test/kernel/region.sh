@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 # Life of regions, with a device in software.
 # vm: nodes=2 swap=512 device=edu disk=320 disk=320
+# newest: yes
 # timeout: 240
 # shellcheck source=test/kernel/lib.sh
 . "$(dirname "$0")/lib.sh"

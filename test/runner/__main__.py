@@ -21,10 +21,11 @@ SUITES = {
     "loopback-asan": lambda s, c: host.run_sanitizer(s, c, "asan", "address,undefined"),
     "loopback-tsan": lambda s, c: host.run_sanitizer(s, c, "tsan", "thread"),
     "kernel": system.run_kernel,
+    "kernel-7.2": system.run_kernel_newest,
     "kernel-debug": system.run_kernel_debug,
     "system": system.run_system,
 }
-IN_VM = {"kernel", "kernel-debug", "system"}
+IN_VM = {"kernel", "kernel-7.2", "kernel-debug", "system"}
 # Hours, on a kernel built by hand: run when asked for by name.
 BY_NAME = {"kernel-debug"}
 
@@ -32,8 +33,9 @@ BY_NAME = {"kernel-debug"}
 class Context:
     """What every suite needs to know of the run."""
 
-    def __init__(self, repo, build, patterns):
+    def __init__(self, repo, build, patterns, named):
         self.repo, self.build, self.patterns = repo, build, patterns
+        self.named = named  # the suites were asked for by name
         self.logs = os.path.join(build, "test-logs")
 
     def wanted(self, name):
@@ -75,7 +77,7 @@ def run_suite(name, context, report):
 
 def main():
     options = arguments()
-    context = Context(options.repo, options.build, options.only)
+    context = Context(options.repo, options.build, options.only, bool(options.suite))
     report = Report()
     for name in options.suite or [s for s in SUITES if not (options.quick and s in IN_VM)]:
         if name in BY_NAME and not options.suite:

@@ -7,6 +7,7 @@ A script's header says what it wants:
   # wrap: stock adverb                        run once with each; sets ADVERB_RUN (see below)
   # timeout: 120                              seconds the script may take on a host
   # kernel: debug                             for the debug kernel only
+  # newest: yes                               on kernel 7.2 too in a run of all suites
 Options this machine has no QEMU for skip the script.
 On every host the script runs with WRAP (stock or adverb) and ADVERB_RUN (the words to put before a
 program: none, or `adverb run --profile unpinned --`)."""
@@ -48,15 +49,16 @@ def vm_options(header):
     return tuple(options)
 
 
-def jobs_of(folder, context, kernel=None):
+def jobs_of(folder, context, kernel=None, also=None):
+    """The scripts of test/`folder`, for `kernel` (None: the usual one); `also`: with this header only."""
     jobs = []
     for path in process.scripts_in(os.path.join(context.repo, "test", folder)):
         name = os.path.basename(path)
         header = process.headers(path)
-        if header.get("kernel", kernel) != kernel:
+        if header.get("kernel", kernel) != kernel or (also and also not in header):
             continue
         options = vm_options(header.get("vm", "")) + (("--kernel", kernel) if kernel else ())
-        timeout = int(header.get("timeout", 120)) * (SLOWNESS if kernel else 1)
+        timeout = int(header.get("timeout", 120)) * (SLOWNESS if kernel == "debug" else 1)
         wraps = header.get("wrap", "").split() or [""]
         for wrap in wraps:
             key = f"{name}.{wrap}" if wrap else name
@@ -170,21 +172,32 @@ def run_kernel(suite, context):
         yield from run_jobs(suite, context, jobs)
 
 
-def run_kernel_debug(suite, context):
-    """The same scripts, and a few more, on a kernel that complains; it is built once, by hand."""
+def run_on(suite, context, kernel, jobs, remedy):
+    """The same scripts on another kernel; skipped where the kernel or its adverb.ko is not there."""
     cache = os.environ.get("ADVERB_CACHE") or os.path.join(
         os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "adverb")
-    release = read(os.path.join(cache, "kernels", "debug", "release"))
-    jobs = jobs_of("kernel", context, "debug")
+    release = read(os.path.join(cache, "kernels", kernel, "release"))
     if release is None:
-        why = "no debug kernel in the cache; scripts/debug-kernel builds it"
+        why = f"no kernel {kernel} in the cache; {remedy}"
     elif not os.path.exists(os.path.join(context.build, "kernel", release.strip(), "adverb.ko")):
-        why = f"no adverb.ko for {release.strip()}; scripts/build builds it"
+        why = f"no adverb.ko for {release.strip()}; scripts/build says why"
     else:
         yield from run_jobs(suite, context, jobs)
         return
     for job in jobs:
         yield Result(suite, job.key, SKIPPED, why)
+
+
+def run_kernel_newest(suite, context):
+    """On the newest kernel: all scripts when asked for by name, else those that say so."""
+    jobs = jobs_of("kernel", context, "7.2", also=None if context.named else "newest")
+    yield from run_on(suite, context, "7.2", jobs, "scripts/headers 7.2 fetches it")
+
+
+def run_kernel_debug(suite, context):
+    """The same scripts, and a few more, on a kernel that complains; it is built once, by hand."""
+    jobs = jobs_of("kernel", context, "debug")
+    yield from run_on(suite, context, "debug", jobs, "scripts/debug-kernel builds it")
 
 
 def run_jobs(suite, context, jobs):
