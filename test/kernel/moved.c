@@ -123,6 +123,9 @@ static void userfault_move_huge(void) {
   expect(is_huge(huge + 2 * MIB), "it was not moved as a whole");
   expect(query(image.adverb, image.region).resident[1] == 0, "%llu pages stayed",
          (unsigned long long)query(image.adverb, image.region).resident[1]);
+  for (size_t at = 0; at < 2 * MIB; at += PAGE)
+    expect(!resident(&image, 0, at) && !resident(&image, 1, at), "the tables say page %zu is there",
+           at / PAGE);
   follows_the_address(0, 1);
   follows_the_address(511 * PAGE, 512);
 }
