@@ -23,6 +23,7 @@
 #define ADVERB_H
 
 #include <linux/dma-buf.h>
+#include <linux/dma-mapping.h>
 #include <linux/iommu.h>
 #include <linux/kref.h>
 #include <linux/list.h>
@@ -34,6 +35,7 @@
 #include <linux/xarray.h>
 
 #include "adverb_uapi.h"
+#include "compat.h"
 
 #define pr_adverb(level, fmt, ...) pr_##level("adverb: " fmt, ##__VA_ARGS__)
 
@@ -123,6 +125,9 @@ struct adverb_mapping {
 	unsigned int users; /* attachments, under attach_lock */
 	struct iommu_domain *domain;
 	phys_addr_t parking;
+#if ADVERB_DMA_IOVA
+	struct dma_iova_state run;
+#endif
 	dma_addr_t iova; /* of the 2 MiB that holds the extent's start; same remainder of 2 MiB as the VA */
 	size_t size;	 /* multiple of 2 MiB */
 	unsigned long charged;

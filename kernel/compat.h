@@ -10,6 +10,13 @@
 #error "adverb.ko needs Linux 6.12 or newer"
 #endif
 
+/* A run of IOVA of one's own: no scatterlist with an entry for each page is needed to make it. */
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 16, 0)
+#define ADVERB_DMA_IOVA 1
+#else
+#define ADVERB_DMA_IOVA 0
+#endif
+
 /* The argument became a string. */
 #if LINUX_VERSION_CODE < KERNEL_VERSION(6, 13, 0)
 #define ADVERB_IMPORT_DMA_BUF() MODULE_IMPORT_NS(DMA_BUF)

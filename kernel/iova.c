@@ -8,7 +8,6 @@
  * charges RLIMIT_MEMLOCK, which takes mmap_lock.
  */
 #include <linux/dma-map-ops.h>
-#include <linux/dma-mapping.h>
 #include <linux/pci.h>
 #include <linux/scatterlist.h>
 #include <linux/slab.h>
@@ -41,10 +40,40 @@ static const char *unfit(struct device *dev, struct iommu_domain *domain)
 }
 
 /*
- * One run of IOVA whose entries all name the parking page. The list has an entry per page because that is
- * the only way to have the same page many times in a row; it is transient (32 bytes a page).
+ * One run of IOVA whose entries all name the parking page, page by page: a huge entry could not be changed
+ * for one page. Nothing is flushed from CPU caches: what devices are to see is not this page.
  */
-static int map_parking(struct adverb_mapping *mapping, struct device *dev, struct page *parking)
+#if ADVERB_DMA_IOVA
+static int make_run(struct adverb_mapping *mapping, struct device *dev, struct page *parking)
+{
+	size_t at;
+	int error = 0;
+
+	if (!dma_iova_try_alloc(dev, &mapping->run, page_to_phys(parking), mapping->size))
+		return -ENOSPC;
+	mapping->iova = mapping->run.addr;
+	for (at = 0; at < mapping->size; at += PAGE_SIZE) {
+		error = dma_iova_link(dev, &mapping->run, page_to_phys(parking), at, PAGE_SIZE,
+				      direction(mapping->view), DMA_ATTR_SKIP_CPU_SYNC);
+		if (error)
+			break;
+		if (at % ADVERB_CHUNK_SIZE == 0)
+			cond_resched();
+	}
+	if (!error)
+		error = dma_iova_sync(dev, &mapping->run, 0, mapping->size);
+	if (error)
+		dma_iova_destroy(dev, &mapping->run, at, direction(mapping->view), DMA_ATTR_SKIP_CPU_SYNC);
+	return error;
+}
+
+static void drop_run(struct adverb_mapping *mapping, struct device *dev)
+{
+	dma_iova_destroy(dev, &mapping->run, mapping->size, direction(mapping->view), DMA_ATTR_SKIP_CPU_SYNC);
+}
+#else
+/* An entry per page is the only way to have the same page many times in a row; transient, 32 bytes a page. */
+static int make_run(struct adverb_mapping *mapping, struct device *dev, struct page *parking)
 {
 	unsigned int i, pages = mapping->size >> PAGE_SHIFT;
 	struct scatterlist *entry;
@@ -57,7 +86,6 @@ static int map_parking(struct adverb_mapping *mapping, struct device *dev, struc
 		return error;
 	for_each_sgtable_sg(&table, entry, i)
 		sg_set_page(entry, parking, PAGE_SIZE, 0);
-	/* Nothing to flush from CPU caches: what devices are to see is not this page. */
 	error = dma_map_sgtable(dev, &table, direction(mapping->view), DMA_ATTR_SKIP_CPU_SYNC);
 	if (error)
 		goto out;
@@ -68,7 +96,7 @@ static int map_parking(struct adverb_mapping *mapping, struct device *dev, struc
 			break;
 		next += sg_dma_len(entry);
 	}
-	if (next != mapping->iova + mapping->size || mapping->iova % ADVERB_CHUNK_SIZE) {
+	if (next != mapping->iova + mapping->size) {
 		dma_unmap_sgtable(dev, &table, direction(mapping->view), DMA_ATTR_SKIP_CPU_SYNC);
 		error = -EOPNOTSUPP;
 	}
@@ -77,15 +105,34 @@ out:
 	return error;
 }
 
-static void unmap_parking(struct adverb_mapping *mapping, struct device *dev)
+static void drop_run(struct adverb_mapping *mapping, struct device *dev)
 {
 	dma_unmap_page_attrs(dev, mapping->iova, mapping->size, direction(mapping->view),
 			     DMA_ATTR_SKIP_CPU_SYNC);
+}
+#endif
+
+static void unmap_parking(struct adverb_mapping *mapping, struct device *dev)
+{
+	drop_run(mapping, dev);
 	/*
 	 * The kernel may put off the flush of an unmap for some milliseconds. The parking page and whatever
 	 * an entry still named must not be freed before it.
 	 */
 	iommu_flush_iotlb_all(mapping->domain);
+}
+
+static int map_parking(struct adverb_mapping *mapping, struct device *dev, struct page *parking)
+{
+	int error = make_run(mapping, dev, parking);
+
+	if (error)
+		return error;
+	/* Allocators of IOVA align to the size, so this is only what leaf tables rely on. */
+	if (mapping->iova % ADVERB_CHUNK_SIZE == 0)
+		return 0;
+	unmap_parking(mapping, dev);
+	return -EOPNOTSUPP;
 }
 
 static unsigned long mapping_charge(const struct adverb_mapping *mapping)

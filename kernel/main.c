@@ -9,7 +9,6 @@
 #include <linux/uaccess.h>
 
 #include "adverb.h"
-#include "compat.h"
 
 atomic64_t adverb_totals[ADVERB_COUNTS];
 
