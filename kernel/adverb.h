@@ -109,7 +109,7 @@ struct adverb_extent {
 	unsigned long end;
 	struct mmu_interval_notifier notifier;
 	struct mutex attach_lock; /* changes of mappings, which also take lock */
-	rwlock_t lock;		  /* all below; readers are soft.c only */
+	rwlock_t lock;		  /* all below; readers change nothing of it */
 	bool dead;
 	u64 **chunks;		/* slots, a page for each 2 MiB, from the one that holds start */
 	unsigned long *summary; /* granules with a slot in use */

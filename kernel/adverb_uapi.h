@@ -71,8 +71,8 @@ struct adverb_build {
 
 /*
  * Makes pages present and lets the built views of their extents reach them. With ADVERB_FAULT_WRITE the
- * write view too (and the page becomes writable as by a store). Stops at the first page that cannot be
- * had; `done` says how many bytes are in. EFAULT: nothing is mapped there or not with these rights (also
+ * write view too (and the page becomes writable as by a store). Pages that are in already are marked
+ * accessed, so that reclaim learns what only devices use. Stops at the first page that cannot be had; `done` says how many bytes are in. EFAULT: nothing is mapped there or not with these rights (also
  * secret and device memory); EAGAIN: the page leaves faster than it can be brought in; ENXIO: no such
  * view was built there; EHWPOISON; EINTR.
  */

@@ -13,6 +13,7 @@
 #include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
 #include <linux/slab.h>
+#include <linux/swap.h>
 
 #include "adverb.h"
 
@@ -101,16 +102,29 @@ static void put_pages(struct page **pages, long count)
 		put_page(pages[count]);
 }
 
-/* Pages from `start` on that are in all the asked views already. */
-static long resident_pages(struct adverb_extent *extent, u64 *chunk, unsigned long start, unsigned long end,
+/*
+ * Pages from `start` on that are in all the asked views already. They are marked accessed, as a fault would:
+ * to reclaim, memory that only devices use looks idle, and who serves them says by this what is in use. The
+ * lock keeps the folios there.
+ */
+static long touch_resident(struct adverb_extent *extent, u64 *chunk, unsigned long start, unsigned long end,
 			   unsigned int views)
 {
+	struct folio *folio, *last = NULL;
 	unsigned long at;
+	u64 slot;
 
-	/* A racing Leave makes this out of date at once, as it would any answer. */
-	for (at = start; at < end; at += PAGE_SIZE)
-		if ((READ_ONCE(chunk[chunk_slot(at)]) & views) != views)
+	read_lock(&extent->lock);
+	for (at = start; at < end; at += PAGE_SIZE) {
+		slot = chunk[chunk_slot(at)];
+		if ((slot & views) != views)
 			break;
+		folio = page_folio(pfn_to_page(slot >> PAGE_SHIFT));
+		if (folio != last && !folio_test_hugetlb(folio))
+			folio_mark_accessed(folio);
+		last = folio;
+	}
+	read_unlock(&extent->lock);
 	return (at - start) >> PAGE_SHIFT;
 }
 
@@ -140,7 +154,7 @@ long adverb_enter(struct adverb_extent *extent, unsigned long start, unsigned lo
 	for (view = 0; view < ADVERB_VIEWS; view++)
 		if (!READ_ONCE(extent->views[view].built))
 			views &= ~BIT(view);
-	count = resident_pages(extent, chunk, start, end, views);
+	count = touch_resident(extent, chunk, start, end, views);
 	if (count)
 		return count << PAGE_SHIFT;
 	for (try = 0; try < ENTER_TRIES; try++) {

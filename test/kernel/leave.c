@@ -408,6 +408,36 @@ static void worker_brings_back(void) {
          (unsigned long long)query(image.adverb, image.region).remaps);
 }
 
+// The flags the kernel shows of the page at an address.
+static uint64_t page_flags(const char* page) {
+  int map = open("/proc/self/pagemap", O_RDONLY), flags = open("/proc/kpageflags", O_RDONLY);
+  uint64_t entry = 0, value = 0;
+  expect(pread(map, &entry, 8, (off_t)((uintptr_t)page / PAGE * 8)) == 8 && entry >> 63, "pagemap");
+  expect(pread(flags, &value, 8, (off_t)((entry & ((1UL << 55) - 1)) * 8)) == 8, "kpageflags");
+  close(map);
+  close(flags);
+  return value;
+}
+
+// What only devices use looks idle to reclaim, unless it is told.
+static void use_is_told(void) {
+  const uint64_t referenced = 1 << 2;
+  char* other = memory(4 * MIB);
+  resident_image(memory(LENGTH), LENGTH);
+  expect(madvise(image.start, LENGTH, MADV_COLD) == 0, "MADV_COLD: %s", strerror(errno));
+  // Its first step takes pages out of the per-CPU lists that would hide what becomes of them.
+  fill(other, 4 * MIB, 1);
+  expect(madvise(other, 4 * MIB, MADV_COLLAPSE) == 0, "MADV_COLLAPSE: %s", strerror(errno));
+  uint64_t enter = query(image.adverb, image.region).enter;
+  for (size_t at = 0; at < LENGTH; at += PAGE)
+    expect(!(page_flags(image.start + at) & referenced), "page %zu is not cold", at / PAGE);
+  fault_in(image.adverb, image.region, image.start, LENGTH / 2, false);
+  for (size_t at = 0; at < LENGTH; at += PAGE)
+    expect(!(page_flags(image.start + at) & referenced) == (at >= LENGTH / 2), "page %zu is %s",
+           at / PAGE, at < LENGTH / 2 ? "still idle" : "said to be in use");
+  expect(query(image.adverb, image.region).enter == enter, "pages had left");
+}
+
 static void whole_set_leaves(void) {
   size_t length = 512 * MIB;
   char* start = memory(length);
@@ -450,6 +480,7 @@ int main(int count, char** words) {
   run("compaction: every page reads as itself or as absent", compacted);
   run("HWPOISON: the device does not read poison", poisoned);
   run("pages that were invalidated but stayed come back by themselves", worker_brings_back);
+  run("fault-in of what is resident tells reclaim that it is in use", use_is_told);
   run("512 MiB of resident pages leave with their mapping", whole_set_leaves);
   return verdict();
 }
