@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-# Memory pressure, file systems on disks of the guest's, and races, with a device in software.
-# vm: nodes=2 swap=512 device=edu disk=320 disk=320
-# timeout: 300
+# Memory pressure, on a host so small that a GiB is several times its memory, and file systems on disks.
+# vm: mem=320 swap=1536 disk=320 disk=320
+# timeout: 600
 # shellcheck source=test/kernel/lib.sh
 . "$(dirname "$0")/lib.sh"
 
