@@ -10,5 +10,4 @@
 . "$(dirname "$0")/device_cases.sh"
 row 7.2 "legacy, 39 bits"
 device_cases 32
-notices_order
 notices
