@@ -204,6 +204,11 @@ static bool remap_granule(struct adverb_extent *extent, unsigned int view, unsig
 	if (!chunk)
 		return true;
 	while (at < end) {
+		/* Somebody has faulted it in meanwhile. */
+		if (READ_ONCE(chunk[chunk_slot(at)]) & BIT(view)) {
+			at += PAGE_SIZE;
+			continue;
+		}
 		sequence = mmu_interval_read_begin(&extent->notifier);
 		count = get_user_pages_remote(extent->region->mm, at, (end - at) >> PAGE_SHIFT, flags, pages,
 					      &locked);

@@ -48,6 +48,16 @@ static void only_page_5_left(uint64_t before) {
          "neighbours left");
 }
 
+// What was done to pages of a process waits in lists of each CPU; this ends the waiting, and moves
+// nothing.
+static void drain_lists(void) {
+  char* other = memory(4 * MIB);
+  fill(other, 4 * MIB, 1);
+  // All lists are drained before its first page is looked at.
+  expect(madvise(other, 4 * MIB, MADV_COLLAPSE) == 0, "MADV_COLLAPSE: %s", strerror(errno));
+  munmap(other, 4 * MIB);
+}
+
 static void unmapped(void) {
   resident_image(memory(LENGTH), LENGTH);
   uint64_t before = generation(&image, 1, 5 * PAGE);
@@ -125,11 +135,11 @@ static void device_write_to_clean_page(void) {
   // More than once: reclaim leaves alone what it cannot isolate at the moment.
   for (uint64_t round = 1; round <= 6; round++) {
     expect(madvise(image.start, LENGTH, MADV_FREE) == 0, "MADV_FREE");
-    // What is freed lazily is marked so in batches; this ends the batch.
-    write_file("/proc/sys/vm/compact_memory", "1");
+    // Before the worker does it, whose way of asking for a writable page makes it dirty.
     fault_in(image.adverb, image.region, image.start, LENGTH, true);
     for (int page = 0; page < PAGES; page++)
       device_store(&image, page * PAGE, round * 1000 + page);
+    drain_lists();
     if (madvise(image.start, LENGTH, MADV_PAGEOUT) != 0)
       skip("MADV_PAGEOUT: %s", strerror(errno));
     for (int page = 0; page < PAGES; page++)
@@ -422,12 +432,9 @@ static uint64_t page_flags(const char* page) {
 // What only devices use looks idle to reclaim, unless it is told.
 static void use_is_told(void) {
   const uint64_t referenced = 1 << 2;
-  char* other = memory(4 * MIB);
   resident_image(memory(LENGTH), LENGTH);
   expect(madvise(image.start, LENGTH, MADV_COLD) == 0, "MADV_COLD: %s", strerror(errno));
-  // Its first step takes pages out of the per-CPU lists that would hide what becomes of them.
-  fill(other, 4 * MIB, 1);
-  expect(madvise(other, 4 * MIB, MADV_COLLAPSE) == 0, "MADV_COLLAPSE: %s", strerror(errno));
+  drain_lists();
   uint64_t enter = query(image.adverb, image.region).enter;
   for (size_t at = 0; at < LENGTH; at += PAGE)
     expect(!(page_flags(image.start + at) & referenced), "page %zu is not cold", at / PAGE);
