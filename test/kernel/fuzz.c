@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <linux/genetlink.h>
 #include <linux/netlink.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -101,25 +102,30 @@ static uint64_t interesting(unsigned* seed, const char* memory) {
   }
 }
 
-// Any fields, any command; what it makes of them it must also clean up (the script unloads the
-// module).
-static void any_fields(void) {
-  static const unsigned long commands[] = {ADVERB_IOC_VERSION,        ADVERB_IOC_REGION_CREATE,
-                                           ADVERB_IOC_REGION_DESTROY, ADVERB_IOC_BUILD,
-                                           ADVERB_IOC_FAULT_IN,       ADVERB_IOC_QUERY};
+static unsigned new_seed(void) {
   unsigned seed = (unsigned)time(NULL);
-  int adverb = open_adverb();
-  char* start = memory(MIB);
-  unsigned long calls = 0, good = 0;
-  for (time_t end = time(NULL) + SECONDS; time(NULL) < end; calls++) {
+  // At once: a kernel that dies of it lets nothing be said afterwards.
+  fprintf(stderr, "seed %u\n", seed);
+  return seed;
+}
+
+// Any fields, any command but creation if `create` is not set. Returns how many calls succeeded but
+// those that ask for the version.
+static unsigned long any_calls(int adverb, char* start, bool create, unsigned seed,
+                               unsigned long* calls) {
+  static const unsigned long commands[] = {ADVERB_IOC_VERSION, ADVERB_IOC_REGION_DESTROY,
+                                           ADVERB_IOC_BUILD,   ADVERB_IOC_FAULT_IN,
+                                           ADVERB_IOC_QUERY,   ADVERB_IOC_REGION_CREATE};
+  unsigned long good = 0;
+  for (time_t end = time(NULL) + SECONDS; time(NULL) < end; ++*calls) {
     uint64_t fields[24] = {0};
     for (int i = 0; i < 8; i++)
       if (rand_r(&seed) & 1)
         fields[i] = interesting(&seed, start);
     // Where a real region is asked for, half of the calls get further than the first check.
-    unsigned long command = commands[rand_r(&seed) % 6];
+    unsigned long command = commands[rand_r(&seed) % (create ? 6 : 5)];
     if (command == ADVERB_IOC_REGION_CREATE && rand_r(&seed) % 2) {
-      fields[0] = (uintptr_t)start;
+      fields[0] = (uintptr_t)start + (uint64_t)rand_r(&seed) % MIB;
       fields[1] = (uint64_t)rand_r(&seed) % MIB;
       fields[2] = 0;
     }
@@ -130,7 +136,7 @@ static void any_fields(void) {
     // Results must not go where the test itself lives.
     if (command == ADVERB_IOC_QUERY)
       fields[3] = rand_r(&seed) % 2 ? (uintptr_t)start : 8;
-    if (ioctl(adverb, command, fields) == 0) {
+    if (ioctl(adverb, command, fields) == 0 && command != ADVERB_IOC_VERSION) {
       good++;
       if (command == ADVERB_IOC_BUILD) {
         struct adverb_build build;
@@ -138,12 +144,45 @@ static void any_fields(void) {
         close(build.fd);
       }
     }
-    if (calls % 64 == 0)
-      (void)mmap(NULL, interesting(&seed, start) % (8 * MIB), rand_r(&seed) % 8,
-                 1 << rand_r(&seed) % 2, adverb, (off_t)(interesting(&seed, start) << 12));
+    if (*calls % 64 == 0 &&
+        mmap(NULL, interesting(&seed, start) % (8 * MIB), rand_r(&seed) % 8, 1 << rand_r(&seed) % 2,
+             adverb, (off_t)(interesting(&seed, start) << 12)) != MAP_FAILED)
+      good++;
   }
-  expect(good > 0, "none of %lu calls did anything", calls);
-  note("%lu calls, %lu of them good", calls, good);
+  return good;
+}
+
+// Forks one who has the owner's descriptor and memory's image, but not the address space; perhaps
+// not even the user. Exits with 0 if no call succeeded.
+static pid_t outsider(int adverb, char* start, uid_t user, unsigned seed) {
+  pid_t child = fork();
+  if (child == 0) {
+    unsigned long calls = 0, good;
+    if (setuid(user) != 0)
+      _exit(200);
+    good = any_calls(adverb, start, false, seed, &calls);
+    _exit(calls < 1000 ? 100 : good != 0);
+  }
+  return child;
+}
+
+// Overlapping regions over the same memory, made and used by their owner, while others with the
+// descriptor try the same calls. What all this makes it must also clean up (the script unloads the
+// module).
+static void any_fields(void) {
+  unsigned seed = new_seed();
+  int adverb = open_adverb(), heir_status, stranger_status;
+  char* start = memory(2 * MIB);
+  unsigned long calls = 0;
+  pid_t heir = outsider(adverb, start, 0, seed + 1);
+  pid_t stranger = outsider(adverb, start, 65534, seed + 2);
+  unsigned long good = any_calls(adverb, start, true, seed, &calls);
+  waitpid(heir, &heir_status, 0);
+  waitpid(stranger, &stranger_status, 0);
+  expect(good > 0, "none of %lu calls did anything, seed %u", calls, seed);
+  expect(heir_status == 0, "a child may use its parent's regions: %#x, seed %u", heir_status, seed);
+  expect(stranger_status == 0, "another user may use them: %#x, seed %u", stranger_status, seed);
+  note("%lu calls of the owner, %lu of them good; seed %u", calls, good, seed);
 }
 
 // Generic netlink, by hand.
@@ -294,22 +333,25 @@ static void counts(void) {
   expect(after - before >= 64, "%llu entered", (unsigned long long)(after - before));
 }
 
-static void any_message(void) {
+// Any messages, attributes and lengths, to all commands.
+static void any_messages(int count, unsigned seed) {
   int fd = netlink(), family = family_of(fd);
-  unsigned seed = (unsigned)time(NULL);
   struct timeval none = {.tv_usec = 1};
   static char sink[65536];
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &none, sizeof none);
-  for (int i = 0; i < 20000; i++) {
+  for (int i = 0; i < count; i++) {
     struct message message = request(family, rand_r(&seed) % 8, rand_r(&seed) & 0x304);
-    // Not the limits of the tests that follow.
-    if (message.generic.cmd == ADVERB_CMD_SET_LIMITS)
-      message.generic.cmd = ADVERB_CMD_LIMITS;
     for (int n = rand_r(&seed) % 6; n > 0; n--) {
       char junk[64];
       for (size_t k = 0; k < sizeof junk; k++)
         junk[k] = (char)rand_r(&seed);
       add(&message, rand_r(&seed) % 40, junk, (size_t)rand_r(&seed) % sizeof junk);
+    }
+    // Now and then well-formed, to the command that changes something.
+    if (rand_r(&seed) % 8 == 0) {
+      uint32_t regions = (uint32_t)rand_r(&seed);
+      message = request(family, ADVERB_CMD_SET_LIMITS, 0);
+      add(&message, ADVERB_ATTR_MAX_REGIONS, &regions, sizeof regions);
     }
     if (rand_r(&seed) % 4 == 0)
       message.header.nlmsg_len -= (unsigned)rand_r(&seed) % 4;
@@ -318,6 +360,58 @@ static void any_message(void) {
       ;
   }
   close(fd);
+}
+
+static struct limits {
+  uint32_t regions;
+  uint64_t pages;
+} limits(void) {
+  int fd = netlink(), error, messages;
+  struct message message = request(family_of(fd), ADVERB_CMD_LIMITS, 0);
+  struct limits limits;
+  const void* value = ask(fd, &message, ADVERB_ATTR_MAX_REGIONS, &error, &messages);
+  expect(value, "no limit: %s", strerror(error));
+  memcpy(&limits.regions, value, sizeof limits.regions);
+  memcpy(&limits.pages, ask(fd, &message, ADVERB_ATTR_MAX_PAGES, &error, &messages),
+         sizeof limits.pages);
+  close(fd);
+  return limits;
+}
+
+static void restore(struct limits old) {
+  int fd = netlink(), error, messages;
+  struct message message = request(family_of(fd), ADVERB_CMD_SET_LIMITS, NLM_F_ACK);
+  add(&message, ADVERB_ATTR_MAX_REGIONS, &old.regions, sizeof old.regions);
+  add(&message, ADVERB_ATTR_MAX_PAGES, &old.pages, sizeof old.pages);
+  ask(fd, &message, 0, &error, &messages);
+  close(fd);
+  expect(error == 0, "restoring the limits: %s", strerror(error));
+}
+
+static void any_message(void) {
+  unsigned seed = new_seed();
+  struct limits old = limits();
+  any_messages(10000, seed);
+  restore(old);
+  counts();
+}
+
+static void any_message_of_a_stranger(void) {
+  unsigned seed = new_seed();
+  struct limits old = limits(), new;
+  int status;
+  pid_t child = fork();
+  if (child == 0) {
+    if (setuid(65534) != 0)
+      _exit(200);
+    any_messages(10000, seed);
+    _exit(0);
+  }
+  waitpid(child, &status, 0);
+  new = limits();
+  expect(status == 0, "status %#x, seed %u", status, seed);
+  expect(new.regions == old.regions&& new.pages == old.pages, "the limits are %u and %llu, seed %u",
+         new.regions, (unsigned long long)new.pages, seed);
   counts();
 }
 
@@ -326,10 +420,12 @@ int main(int count, char** words) {
   run("unknown flags, views and ioctls are refused", flags_must_be_known);
   run("ranges that are empty, wrap or leave the address space are refused", ranges_are_checked);
   run("descriptors of something else are refused", other_files_are_refused);
-  run("any fields at all: errors, and no more", any_fields);
+  run("any fields at all: errors, and no more; nothing for those who are not the owner",
+      any_fields);
   run("netlink lists a user's own regions, root's all", lists_own_regions);
   run("netlink sets limits, for administrators, and they hold", limits_hold);
   run("netlink counts", counts);
   run("any netlink message at all: errors, and no more", any_message);
+  run("any netlink message of another user changes nothing", any_message_of_a_stranger);
   return verdict();
 }
