@@ -355,6 +355,35 @@ static void userfault_write_protect(void) {
   expect(*(uint64_t*)(start + 5 * PAGE) == 6, "the device wrote to a write-protected page");
 }
 
+static void* fault_in_two(void* argument) {
+  fault_in(image.adverb, image.region, image.start, 2 * PAGE, false);
+  return argument;
+}
+
+// Fault-in has page 0 and waits for page 1, when page 0 is exchanged: what it has is out of date.
+static void left_meanwhile(void) {
+  static _Alignas(4096) uint64_t page[512] = {2};
+  char* start = memory(LENGTH);
+  int fd = uffd(0);
+  struct uffd_msg message;
+  struct uffdio_register missing = {.range = {(uintptr_t)start + PAGE, PAGE},
+                                    .mode = UFFDIO_REGISTER_MODE_MISSING};
+  struct uffdio_copy copy = {.dst = (uintptr_t)start + PAGE, .src = (uintptr_t)page, .len = PAGE};
+  pthread_t thread;
+  expect(ioctl(fd, UFFDIO_REGISTER, &missing) == 0, "register");
+  make_image(&image, SOFT, start, LENGTH);
+  *(uint64_t*)start = 1;
+  pthread_create(&thread, NULL, fault_in_two, NULL);
+  expect(read(fd, &message, sizeof message) == sizeof message, "no fault on page 1");
+  expect(madvise(start, PAGE, MADV_DONTNEED) == 0, "MADV_DONTNEED");
+  *(uint64_t*)start = 77;
+  expect(ioctl(fd, UFFDIO_COPY, &copy) == 0, "copy: %s", strerror(errno));
+  pthread_join(thread, NULL);
+  expect(device_word(&image, PAGE) == 2, "page 1");
+  expect(device_word(&image, 0) == 77, "the device reads %llu of the page that was there before",
+         (unsigned long long)device_word(&image, 0));
+}
+
 static void moved_between_nodes(void) {
   resident_image(memory(LENGTH), LENGTH);
   device_store(&image, 5 * PAGE, 66);
@@ -483,6 +512,7 @@ int main(int count, char** words) {
   run("memfd_secret: refused", secret);
   run("userfaultfd missing: the handler's page is shown", userfault_missing);
   run("userfaultfd write-protect: the device may not write", userfault_write_protect);
+  run("a page that leaves during its fault-in is not shown", left_meanwhile);
   run("move_pages: the device goes with the page", moved_between_nodes);
   run("compaction: every page reads as itself or as absent", compacted);
   run("HWPOISON: the device does not read poison", poisoned);
