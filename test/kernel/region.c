@@ -2,6 +2,7 @@
 // Life of regions: creation, building, fault-in, queries, limits, and all the ways they end.
 #include <errno.h>
 #include <fcntl.h>
+#include <infiniband/verbs.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -356,6 +357,39 @@ static void building_again(void) {
   expect(lseek(again.fd, 0, SEEK_END) == (off_t)(4 * PAGE), "size");
 }
 
+// One that wants pages, and to be told when they move, would break on a range that has none and
+// stays.
+static void static_importers_are_refused(void) {
+  int adverb = open_adverb(), device = open(SOFT, O_RDWR);
+  char* start = memory(PAGE);
+  uint32_t region = create(adverb, start, PAGE);
+  struct adverb_build build;
+  expect(build_errno(adverb, region, start, 0, &build) == 0, "build");
+  struct adverb_test_import import = {.fd = build.fd};
+  expect(ioctl(device, ADVERB_TEST_ATTACH_STATIC, &import) != 0 && errno == EOPNOTSUPP, "errno %d",
+         errno);
+  expect(query(adverb, region).refused == 1, "not counted");
+}
+
+// For peers to read by RDMA.
+static void tables_can_be_registered(void) {
+  struct image image;
+  struct ibv_device** list = ibv_get_device_list(NULL);
+  struct ibv_context* context = list && list[0] ? ibv_open_device(list[0]) : NULL;
+  struct ibv_pd* pd = context ? ibv_alloc_pd(context) : NULL;
+  expect(pd, "no RDMA device");
+  make_image(&image, SOFT, memory(64 * PAGE), 64 * PAGE);
+  for (int view = 0; view < 2; view++) {
+    struct ibv_mr* mr = ibv_reg_mr(pd, (void*)image.words[view], image.view[view].table_length,
+                                   IBV_ACCESS_REMOTE_READ);
+    expect(mr, "view %d: %s", view, strerror(errno));
+    expect(ibv_dereg_mr(mr) == 0, "dereg");
+    expect(!ibv_reg_mr(pd, (void*)image.words[view], image.view[view].table_length,
+                       IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE),
+           "a device may write the table of view %d", view);
+  }
+}
+
 // Keeps a region, with 16 of its 64 pages in the read view, until its input ends: for tests of what
 // others see of it.
 static int hold(void) {
@@ -396,6 +430,8 @@ int main(int count, char** words) {
   run("a descriptor inherited over exec does nothing", inherited_file_does_nothing);
   run("fault-in stops at holes and missing rights and says how far it came", holes_and_rights);
   run("two regions over the same memory see the same pages", two_regions_one_memory);
+  run("importers that cannot be told of moves are refused", static_importers_are_refused);
+  run("state tables can be registered for remote reads, not writes", tables_can_be_registered);
   run("building again gives another descriptor of the same view", building_again);
   return verdict();
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 WITH Linux-syscall-note OR BSD-2-Clause */
-/* What the test drivers and the test programs agree on: one device file each, an ioctl to import, and two to move. */
+/* What the test drivers and the test programs agree on: one device file each, and ioctls to import and to move. */
 #ifndef ADVERB_TEST_H
 #define ADVERB_TEST_H
 
@@ -42,5 +42,7 @@ struct adverb_test_frames {
 #define ADVERB_TEST_IMPORT _IOWR('T', 1, struct adverb_test_import)
 #define ADVERB_TEST_MOVE _IOW('T', 2, struct adverb_test_move)
 #define ADVERB_TEST_FRAMES _IOWR('T', 3, struct adverb_test_frames)
+/* Attaches as an importer that cannot be told of moves, and lets go again; the soft device only. */
+#define ADVERB_TEST_ATTACH_STATIC _IOW('T', 4, struct adverb_test_import)
 
 #endif

@@ -18,6 +18,24 @@ struct soft_file {
 	char page[PAGE_SIZE];
 };
 
+static long soft_attach_static(struct adverb_test_import __user *argument)
+{
+	struct adverb_test_import import;
+	struct dma_buf_attachment *attachment;
+	struct dma_buf *dmabuf;
+
+	if (copy_from_user(&import, argument, sizeof(import)))
+		return -EFAULT;
+	dmabuf = dma_buf_get(import.fd);
+	if (IS_ERR(dmabuf))
+		return PTR_ERR(dmabuf);
+	attachment = dma_buf_attach(dmabuf, adverb_soft_device());
+	if (!IS_ERR(attachment))
+		dma_buf_detach(dmabuf, attachment);
+	dma_buf_put(dmabuf);
+	return PTR_ERR_OR_ZERO(attachment);
+}
+
 static long soft_import(struct soft_file *file, struct adverb_test_import __user *argument)
 {
 	struct adverb_test_import import;
@@ -63,6 +81,8 @@ static long soft_ioctl(struct file *filp, unsigned int command, unsigned long ar
 	mutex_lock(&file->lock);
 	if (command == ADVERB_TEST_IMPORT)
 		error = soft_import(file, (void __user *)argument);
+	else if (command == ADVERB_TEST_ATTACH_STATIC)
+		error = soft_attach_static((void __user *)argument);
 	else if (command == ADVERB_TEST_MOVE)
 		error = copy_from_user(&move, (void __user *)argument, sizeof(move)) ? -EFAULT
 										     : soft_move(file, &move);
