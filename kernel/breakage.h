@@ -16,6 +16,7 @@ enum adverb_broken {
 	ADVERB_BROKEN_PARK,	/* Leave forgets the IOMMU entry */
 	ADVERB_BROKEN_RETRY,	/* Enter does not look whether the page has left meanwhile */
 	ADVERB_BROKEN_NOWAIT,	/* Leave refuses invalidations that must not block */
+	ADVERB_BROKEN_FLUSH,	/* no IOTLB flush between a mapping's end and the freeing of its pages */
 
 	/* Mistakes that only a debug kernel sees. */
 	ADVERB_BROKEN_ALLOCATE = 20, /* Leave allocates under the extent's lock */

@@ -119,7 +119,8 @@ static void unmap_parking(struct adverb_mapping *mapping, struct device *dev)
 	 * The kernel may put off the flush of an unmap for some milliseconds. The parking page and whatever
 	 * an entry still named must not be freed before it.
 	 */
-	iommu_flush_iotlb_all(mapping->domain);
+	if (!adverb_breaks(ADVERB_BROKEN_FLUSH))
+		iommu_flush_iotlb_all(mapping->domain);
 }
 
 static int map_parking(struct adverb_mapping *mapping, struct device *dev, struct page *parking)

@@ -141,10 +141,34 @@ static void refused(void) {
   expect(query(adverb, region).refused == 1, "not counted");
 }
 
+// What a device has let go is out of its reach before the pages it could reach are freed. By the
+// kernel alone the IOMMU would learn of it some milliseconds later.
+static void let_go(void) {
+  static unsigned char frame[ADVERB_TEST_FRAME];
+  struct adverb_test_frames frames = {.read = {.count = 1, .data = (uintptr_t)frame}};
+  make_image(&image, "/dev/adverb_test_nic", memory(LENGTH), LENGTH);
+  expect(ioctl(image.device, ADVERB_TEST_FRAMES, &frames) == 0 &&
+             memcmp(frame, image.pattern, sizeof frame) == 0,
+         "the device reads the pattern at first");
+  // Only the device holds the region now, and its parking pages.
+  close(image.adverb);
+  close(image.view[0].fd);
+  for (int view = 0; view < 2; view++)
+    munmap((void*)image.words[view], image.view[view].table_length);
+  memset(frame, 0, sizeof frame);
+  expect(ioctl(image.device, ADVERB_TEST_LAST_FRAMES, &frames) == 0, "%s", strerror(errno));
+  expect(frames.lost || memcmp(frame, image.pattern, sizeof frame) != 0,
+         "the device still reads the parking page");
+}
+
 int main(int count, char** words) {
   choose(count, words);
   if (count > 1 && strcmp(words[1], "identity") == 0) {
     run("identity: a device whose addresses are not translated is refused", refused);
+    return verdict();
+  }
+  if (count > 1 && strcmp(words[1], "let go") == 0) {
+    run("what a device has let go is out of its reach at once", let_go);
     return verdict();
   }
   run("real bytes of a resident page, pattern of an absent one, writes land or park", directed);

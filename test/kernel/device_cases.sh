@@ -94,3 +94,11 @@ notices() {
     echo "not ok - unmap and map makes the IOMMU log faults under the same load: none logged"
   fi
 }
+
+# Where the kernel puts off the flush of an unmap: not in caching mode. The first makes the IOMMU log faults.
+notices_flush() {
+  load "${drivers[@]}"
+  "$programs/np_device" "let go"
+  unload "${drivers[@]}"
+  must_notice 8 np_device "let go" "the flush before parking pages are freed" "${drivers[@]}"
+}

@@ -11,3 +11,4 @@
 row 7.2 "legacy, 39 bits"
 device_cases 32
 notices
+notices_flush

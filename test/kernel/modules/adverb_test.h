@@ -42,6 +42,8 @@ struct adverb_test_frames {
 #define ADVERB_TEST_IMPORT _IOWR('T', 1, struct adverb_test_import)
 #define ADVERB_TEST_MOVE _IOW('T', 2, struct adverb_test_move)
 #define ADVERB_TEST_FRAMES _IOWR('T', 3, struct adverb_test_frames)
+/* Lets go of the buffer that is read, and at once reads from where it was; the NIC only. */
+#define ADVERB_TEST_LAST_FRAMES _IOWR('T', 5, struct adverb_test_frames)
 /* Attaches as an importer that cannot be told of moves, and lets go again; the soft device only. */
 #define ADVERB_TEST_ATTACH_STATIC _IOW('T', 4, struct adverb_test_import)
 

@@ -115,9 +115,10 @@ static bool run_valid(const struct nic *nic, const struct adverb_test_run *run)
 			       nic->imported[run->slot].table);
 }
 
-static dma_addr_t in_view(const struct nic *nic, const struct adverb_test_run *run, unsigned int i)
+/* Of its first page. */
+static dma_addr_t in_view(const struct nic *nic, const struct adverb_test_run *run)
 {
-	return nic->imported[run->slot].address + run->offset + (u64)i * PAGE_SIZE;
+	return run->count ? nic->imported[run->slot].address + run->offset : 0;
 }
 
 static size_t own_offset(bool write, unsigned int i)
@@ -137,22 +138,27 @@ static void post(struct nic *nic, dma_addr_t from, dma_addr_t to)
 	nic->next = (nic->next + 1) % RING_ENTRIES;
 }
 
-static int nic_frames(struct nic *nic, struct adverb_test_frames *frames)
+static int nic_frames(struct nic *nic, struct adverb_test_frames *frames, bool let_go)
 {
 	const struct adverb_test_run *read = &frames->read, *write = &frames->write;
 	unsigned int first = nic->next, count = read->count + write->count, i;
+	dma_addr_t from, to;
 
-	if (!run_valid(nic, read) || !run_valid(nic, write) || !count)
+	if (!run_valid(nic, read) || !run_valid(nic, write) || !count || (let_go && !read->count))
 		return -EINVAL;
 	for (i = 0; i < write->count; i++)
 		if (copy_from_user(nic->frames + own_offset(true, i),
 				   u64_to_user_ptr(write->data + i * ADVERB_TEST_FRAME), ADVERB_TEST_FRAME))
 			return -EFAULT;
+	from = in_view(nic, read);
+	to = in_view(nic, write);
+	if (let_go)
+		imported_release(&nic->imported[read->slot]);
 	for (i = 0; i < max(read->count, write->count); i++) {
 		if (i < read->count)
-			post(nic, in_view(nic, read, i), nic->frames_address + own_offset(false, i));
+			post(nic, from + i * PAGE_SIZE, nic->frames_address + own_offset(false, i));
 		if (i < write->count)
-			post(nic, nic->frames_address + own_offset(true, i), in_view(nic, write, i));
+			post(nic, nic->frames_address + own_offset(true, i), to + i * PAGE_SIZE);
 	}
 	dma_wmb();
 	writel(nic->next, nic->registers + NIC_RX + RING_TAIL);
@@ -206,8 +212,9 @@ static long nic_ioctl(struct file *filp, unsigned int command, unsigned long arg
 		error = -ENODEV;
 	} else if (command == ADVERB_TEST_IMPORT) {
 		error = nic_import(nic, pointer);
-	} else if (command == ADVERB_TEST_FRAMES) {
-		error = copy_from_user(&frames, pointer, sizeof(frames)) ? -EFAULT : nic_frames(nic, &frames);
+	} else if (command == ADVERB_TEST_FRAMES || command == ADVERB_TEST_LAST_FRAMES) {
+		error = copy_from_user(&frames, pointer, sizeof(frames)) ? -EFAULT :
+			nic_frames(nic, &frames, command == ADVERB_TEST_LAST_FRAMES);
 		if (!error && copy_to_user(pointer, &frames, sizeof(frames)))
 			error = -EFAULT;
 	}
