@@ -11,7 +11,7 @@
  *
  * Locks, outermost first:
  *   adverb_region.lock > adverb_extent.attach_lock
- *     > mmap_lock (faults, and charging RLIMIT_MEMLOCK; mmap of a table arrives with it)
+ *     > mmap_lock (faults, and charging RLIMIT_MEMLOCK; mmap and munmap of a table arrive with it)
  *       > adverb_file.lock, dma_resv > fs_reclaim > mmu notifier
  *         > adverb_extent.lock > page cache and IOMMU driver spin locks
  * invalidate() runs below everything that reclaim may hold, so it takes nothing but the extent's lock,
@@ -43,6 +43,9 @@
 #define ADVERB_CHUNK_SHIFT 21 /* what one page of slots, and one IOMMU leaf table, covers */
 #define ADVERB_CHUNK_SIZE (1UL << ADVERB_CHUNK_SHIFT)
 #define ADVERB_CHUNK_PAGES (ADVERB_CHUNK_SIZE >> PAGE_SHIFT)
+/* Offset of a table in the file: its number << this. 128 KiB is the longest; a 32-bit mmap has 44 bits. */
+#define ADVERB_TABLE_SHIFT 18
+#define ADVERB_TABLE_NUMBERS XA_LIMIT(1, (1U << (44 - ADVERB_TABLE_SHIFT)) - 1)
 #define ADVERB_GRANULE_SIZE ((unsigned long)ADVERB_GRANULE_PAGES << PAGE_SHIFT)
 
 /* Counted per region and for the module. */
@@ -64,7 +67,7 @@ struct adverb_user; /* account.c */
 struct adverb_file {
 	struct mutex lock;	/* of the numbering, not of the regions */
 	struct xarray regions;	/* number -> region */
-	struct xarray tables;	/* number -> view, for mmap */
+	struct xarray tables;	/* number -> extent of the view that has it, for mmap */
 };
 
 struct adverb_region {
@@ -88,12 +91,14 @@ struct adverb_region {
 	atomic64_t charged;	/* table pages */
 	atomic64_t counts[ADVERB_COUNTS];
 	struct delayed_work remap;
+	atomic_t mapped; /* state tables in address spaces; together they hold one reference */
+	struct work_struct unmapped; /* gives it back */
 };
 
 struct adverb_view {
 	bool built;	/* set under the extent's lock, for good */
 	u32 table;	/* number in file->tables */
-	u64 *words;	/* vmalloc_user */
+	u64 *words;	/* adverb_words_alloc() */
 	size_t words_size;
 };
 
@@ -125,6 +130,7 @@ struct adverb_mapping {
 	unsigned int users; /* attachments, under attach_lock */
 	struct iommu_domain *domain;
 	phys_addr_t parking;
+	phys_addr_t probe; /* while it is made: what the first entry of each 2 MiB names, and no other anywhere */
 #if ADVERB_DMA_IOVA
 	struct dma_iova_state run;
 #endif
@@ -163,6 +169,7 @@ static inline unsigned int extent_granules(const struct adverb_extent *extent)
 }
 
 /* main.c */
+extern struct workqueue_struct *adverb_remap_queue, *adverb_free_queue;
 extern const struct file_operations adverb_fops;
 void adverb_count(struct adverb_region *region, enum adverb_count what, u64 n);
 extern atomic64_t adverb_totals[ADVERB_COUNTS];
@@ -193,7 +200,9 @@ long adverb_enter(struct adverb_extent *extent, unsigned long start, unsigned lo
 void adverb_remap_work(struct work_struct *work);
 
 /* table.c */
-int adverb_view_mmap(struct adverb_view *view, struct vm_area_struct *vma);
+u64 *adverb_words_alloc(size_t size);
+int adverb_view_mmap(struct adverb_region *region, struct adverb_view *view, struct vm_area_struct *vma);
+void adverb_unmapped_work(struct work_struct *work);
 void adverb_words_leave(struct adverb_extent *extent, unsigned int view, unsigned int granule, u16 mask);
 void adverb_words_enter(struct adverb_extent *extent, unsigned int view, unsigned int granule, u16 mask);
 

@@ -246,7 +246,11 @@ void adverb_remap_work(struct work_struct *work)
 
 	if (READ_ONCE(region->dead) || !mmget_not_zero(region->mm))
 		return;
-	mmap_read_lock(region->mm);
+	/* Its owner can hold the lock for as long as it likes, and has many regions. */
+	if (!mmap_read_trylock(region->mm)) {
+		budget = 0;
+		goto out;
+	}
 	xa_for_each(&region->extents, index, extent)
 		for (view = 0; view < ADVERB_VIEWS && locked && budget; view++)
 			for (granule = 0; locked && budget; budget--) {
@@ -261,8 +265,9 @@ void adverb_remap_work(struct work_struct *work)
 			}
 	if (locked)
 		mmap_read_unlock(region->mm);
+out:
 	/* Not the last user of an address space here: tearing it down can take long. */
 	mmput_async(region->mm);
 	if (!budget && !READ_ONCE(region->dead))
-		schedule_delayed_work(&region->remap, REMAP_PERIOD);
+		queue_delayed_work(adverb_remap_queue, &region->remap, REMAP_PERIOD);
 }

@@ -156,7 +156,7 @@ static unsigned long leave_batch(struct adverb_extent *extent, unsigned long sta
 	}
 	adverb_count(region, ADVERB_LEAVE, left);
 	if (left && remember && !extent->dead)
-		schedule_delayed_work(&region->remap, REMAP_DELAY);
+		queue_delayed_work(adverb_remap_queue, &region->remap, REMAP_DELAY);
 	if (stop > last)
 		return end;
 	return (extent->start & ~(ADVERB_GRANULE_SIZE - 1)) + stop * ADVERB_GRANULE_SIZE;
@@ -253,7 +253,7 @@ fail:
 int adverb_extent_add_view(struct adverb_extent *extent, unsigned int view)
 {
 	size_t size = PAGE_ALIGN(extent_granules(extent) * sizeof(u64));
-	u64 *words = vmalloc_user(size);
+	u64 *words = adverb_words_alloc(size);
 
 	if (!words)
 		return -ENOMEM;

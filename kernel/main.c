@@ -12,6 +12,21 @@
 
 atomic64_t adverb_totals[ADVERB_COUNTS];
 
+/*
+ * Of our own: what users make us do there must not keep the kernel's queues busy. And two: freeing waits for
+ * the mmap_lock of an owner, who can hold it for long; what goes on for others must not wait behind it.
+ */
+struct workqueue_struct *adverb_remap_queue, *adverb_free_queue;
+#define REMAP_WORKERS 4
+
+static void drop_queues(void)
+{
+	if (adverb_remap_queue)
+		destroy_workqueue(adverb_remap_queue);
+	if (adverb_free_queue)
+		destroy_workqueue(adverb_free_queue);
+}
+
 #ifdef ADVERB_BREAK
 int adverb_broken;
 module_param_named(broken, adverb_broken, int, 0600);
@@ -143,7 +158,7 @@ static long ioctl_build(struct adverb_file *file, void __user *argument)
 	}
 	build.start = extent->start;
 	build.length = extent->end - extent->start;
-	build.table_offset = (u64)extent->views[build.view].table << 32;
+	build.table_offset = (u64)extent->views[build.view].table << ADVERB_TABLE_SHIFT;
 	build.table_length = extent->views[build.view].words_size;
 	build.fd = -1;
 	/* Before a descriptor exists that the caller could not learn of. */
@@ -302,25 +317,24 @@ static long adverb_ioctl(struct file *filp, unsigned int command, unsigned long 
 static int adverb_mmap(struct file *filp, struct vm_area_struct *vma)
 {
 	struct adverb_file *file = filp->private_data;
-	u64 offset = (u64)vma->vm_pgoff << PAGE_SHIFT;
+	unsigned long number = vma->vm_pgoff >> (ADVERB_TABLE_SHIFT - PAGE_SHIFT);
 	struct adverb_extent *extent;
 	int view, error = -ENXIO;
 
-	if (lower_32_bits(offset))
+	if (vma->vm_pgoff % (1UL << (ADVERB_TABLE_SHIFT - PAGE_SHIFT)))
 		return -EINVAL;
 	/*
 	 * Killing a region takes this lock to take its tables out of the numbers, so it is there as long as
-	 * the lock is held. A reference would not do: dropped last here, under mmap_lock, it would free the
-	 * region, and that takes mmap_lock.
+	 * the lock is held.
 	 */
 	mutex_lock(&file->lock);
-	extent = xa_load(&file->tables, offset >> 32);
+	extent = xa_load(&file->tables, number);
 	if (extent && extent->region->mm != current->mm)
 		error = -EPERM;
 	else if (extent)
 		for (view = 0; view < ADVERB_VIEWS; view++)
-			if (extent->views[view].table == offset >> 32)
-				error = adverb_view_mmap(&extent->views[view], vma);
+			if (extent->views[view].table == number)
+				error = adverb_view_mmap(extent->region, &extent->views[view], vma);
 	mutex_unlock(&file->lock);
 	return error;
 }
@@ -343,10 +357,15 @@ static struct miscdevice adverb_device = {
 
 static int __init adverb_init(void)
 {
-	int error = adverb_soft_init();
+	int error = -ENOMEM;
 
+	adverb_remap_queue = alloc_workqueue("adverb_remap", WQ_UNBOUND, REMAP_WORKERS);
+	adverb_free_queue = alloc_workqueue("adverb_free", WQ_UNBOUND, 0);
+	if (!adverb_remap_queue || !adverb_free_queue)
+		goto queues;
+	error = adverb_soft_init();
 	if (error)
-		return error;
+		goto queues;
 	error = adverb_netlink_init();
 	if (error)
 		goto soft;
@@ -358,12 +377,15 @@ netlink:
 	adverb_netlink_exit();
 soft:
 	adverb_soft_exit();
+queues:
+	drop_queues();
 	return error;
 }
 
-/* No file is open and no dma-buf is left: both hold the module. */
+/* No file is open and no dma-buf is left: both hold the module. What tables held may still be queued. */
 static void __exit adverb_exit(void)
 {
+	drop_queues();
 	misc_deregister(&adverb_device);
 	adverb_netlink_exit();
 	adverb_soft_exit();

@@ -86,6 +86,7 @@ int adverb_region_create(struct adverb_file *file, u64 start, u64 length, u32 *n
 	xa_init(&region->extents);
 	INIT_LIST_HEAD(&region->node);
 	INIT_DELAYED_WORK(&region->remap, adverb_remap_work);
+	INIT_WORK(&region->unmapped, adverb_unmapped_work);
 	region->file = file;
 	region->start = start;
 	region->length = length;
@@ -185,7 +186,7 @@ struct adverb_extent *adverb_region_build(struct adverb_region *region, unsigned
 	}
 	if (!extent->views[view].table) {
 		mutex_lock(&region->file->lock);
-		error = xa_alloc(&region->file->tables, &table, extent, XA_LIMIT(1, INT_MAX),
+		error = xa_alloc(&region->file->tables, &table, extent, ADVERB_TABLE_NUMBERS,
 				 GFP_KERNEL_ACCOUNT);
 		if (!error)
 			extent->views[view].table = table;

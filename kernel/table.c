@@ -5,6 +5,7 @@
  */
 #include <linux/mm.h>
 #include <linux/vmalloc.h>
+#include <linux/workqueue.h>
 
 #include "adverb.h"
 
@@ -28,17 +29,75 @@ void adverb_words_enter(struct adverb_extent *extent, unsigned int view, unsigne
 	smp_store_release(word, *word | mask);
 }
 
-/*
- * Read-only for good: a program that could write its own table could lie to its peers' checks only, but it
- * could also not be told apart from a bug. Not inherited over fork: a child's memory is not what the words
- * are about.
- */
-int adverb_view_mmap(struct adverb_view *view, struct vm_area_struct *vma)
+/* Zeroed, and of the caller's memory cgroup. */
+u64 *adverb_words_alloc(size_t size)
 {
+	return __vmalloc(size, GFP_KERNEL_ACCOUNT | __GFP_ZERO);
+}
+
+void adverb_unmapped_work(struct work_struct *work)
+{
+	adverb_region_put(container_of(work, struct adverb_region, unmapped));
+}
+
+/*
+ * Pages of a table live as long as they are mapped, so their region must too, or nobody would be charged for
+ * them. The last mapping cannot drop the reference itself: it goes under mmap_lock, which freeing a region
+ * takes.
+ */
+static void table_get(struct adverb_region *region)
+{
+	/* One that is still queued to be dropped is as good as a new one. */
+	if (atomic_inc_return(&region->mapped) == 1 && !cancel_work(&region->unmapped))
+		kref_get(&region->ref);
+}
+
+static void table_put(struct adverb_region *region)
+{
+	if (atomic_dec_and_test(&region->mapped))
+		queue_work(adverb_free_queue, &region->unmapped);
+}
+
+/* Of a part or a copy of a mapping there is. */
+static void table_open(struct vm_area_struct *vma)
+{
+	struct adverb_region *region = vma->vm_private_data;
+
+	atomic_inc(&region->mapped);
+}
+
+static void table_close(struct vm_area_struct *vma)
+{
+	table_put(vma->vm_private_data);
+}
+
+static const struct vm_operations_struct table_vm_ops = {
+	.open = table_open,
+	.close = table_close,
+};
+
+/*
+ * Under the lock of the region's file, which keeps the region. Read-only for good: a program that could write
+ * its own table could lie to its peers' checks only, but it could also not be told apart from a bug. Not
+ * inherited over fork: a child's memory is not what the words are about.
+ */
+int adverb_view_mmap(struct adverb_region *region, struct adverb_view *view, struct vm_area_struct *vma)
+{
+	unsigned long length = vma->vm_end - vma->vm_start, at;
+	int error;
+
 	if (!(vma->vm_flags & VM_SHARED) || (vma->vm_flags & (VM_WRITE | VM_EXEC)))
 		return -EACCES;
-	if (vma->vm_end - vma->vm_start > PAGE_ALIGN(view->words_size))
+	if (length > view->words_size)
 		return -EINVAL;
 	vm_flags_mod(vma, VM_DONTCOPY | VM_DONTEXPAND | VM_DONTDUMP, VM_MAYWRITE | VM_MAYEXEC);
-	return remap_vmalloc_range(vma, view->words, 0);
+	for (at = 0; at < length; at += PAGE_SIZE) {
+		error = vm_insert_page(vma, vma->vm_start + at, vmalloc_to_page((char *)view->words + at));
+		if (error)
+			return error;
+	}
+	table_get(region);
+	vma->vm_private_data = region;
+	vma->vm_ops = &table_vm_ops;
+	return 0;
 }
