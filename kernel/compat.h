@@ -3,6 +3,7 @@
 #ifndef ADVERB_COMPAT_H
 #define ADVERB_COMPAT_H
 
+#include <linux/iommu.h>
 #include <linux/module.h>
 #include <linux/version.h>
 
@@ -16,6 +17,14 @@
 #else
 #define ADVERB_DMA_IOVA 0
 #endif
+
+/* What was changed since the last sync are leaf entries of the lowest level, and no tables. */
+static inline void adverb_gather_leaf(struct iommu_iotlb_gather *gather)
+{
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(7, 2, 0)
+	gather->pt.leaf_levels_bitmap |= BIT(0);
+#endif
+}
 
 /* The argument became a string. */
 #if LINUX_VERSION_CODE < KERNEL_VERSION(6, 13, 0)

@@ -40,20 +40,26 @@ static const char *unfit(struct device *dev, struct iommu_domain *domain)
 }
 
 /*
- * One run of IOVA whose entries all name the parking page, page by page: a huge entry could not be changed
- * for one page. Nothing is flushed from CPU caches: what devices are to see is not this page.
+ * One run of IOVA whose entries name the parking page, page by page: a huge entry could not be changed for
+ * one page. The first of each 2 MiB names the probe until adverb_retarget_prepare() has changed it. Nothing is
+ * flushed from CPU caches: what devices are to see is neither of the two.
  */
+static phys_addr_t first_target(const struct adverb_mapping *mapping, size_t offset)
+{
+	return offset % ADVERB_CHUNK_SIZE ? mapping->parking : mapping->probe;
+}
+
 #if ADVERB_DMA_IOVA
-static int make_run(struct adverb_mapping *mapping, struct device *dev, struct page *parking)
+static int make_run(struct adverb_mapping *mapping, struct device *dev)
 {
 	size_t at;
 	int error = 0;
 
-	if (!dma_iova_try_alloc(dev, &mapping->run, page_to_phys(parking), mapping->size))
+	if (!dma_iova_try_alloc(dev, &mapping->run, mapping->parking, mapping->size))
 		return -ENOSPC;
 	mapping->iova = mapping->run.addr;
 	for (at = 0; at < mapping->size; at += PAGE_SIZE) {
-		error = dma_iova_link(dev, &mapping->run, page_to_phys(parking), at, PAGE_SIZE,
+		error = dma_iova_link(dev, &mapping->run, first_target(mapping, at), at, PAGE_SIZE,
 				      direction(mapping->view), DMA_ATTR_SKIP_CPU_SYNC);
 		if (error)
 			break;
@@ -72,8 +78,13 @@ static void drop_run(struct adverb_mapping *mapping, struct device *dev)
 	dma_iova_destroy(dev, &mapping->run, mapping->size, direction(mapping->view), DMA_ATTR_SKIP_CPU_SYNC);
 }
 #else
-/* An entry per page is the only way to have the same page many times in a row; transient, 32 bytes a page. */
-static int make_run(struct adverb_mapping *mapping, struct device *dev, struct page *parking)
+/*
+ * An entry per page is the only way to have the same page many times in a row; transient, 32 bytes a page,
+ * which nobody is charged for, and so only once at a time.
+ */
+static DEFINE_MUTEX(list_lock);
+
+static int make_run(struct adverb_mapping *mapping, struct device *dev)
 {
 	unsigned int i, pages = mapping->size >> PAGE_SHIFT;
 	struct scatterlist *entry;
@@ -81,11 +92,13 @@ static int make_run(struct adverb_mapping *mapping, struct device *dev, struct p
 	dma_addr_t next;
 	int error;
 
+	mutex_lock(&list_lock);
 	error = sg_alloc_table(&table, pages, GFP_KERNEL);
 	if (error)
-		return error;
+		goto unlock;
 	for_each_sgtable_sg(&table, entry, i)
-		sg_set_page(entry, parking, PAGE_SIZE, 0);
+		sg_set_page(entry, pfn_to_page(PHYS_PFN(first_target(mapping, (size_t)i << PAGE_SHIFT))),
+			    PAGE_SIZE, 0);
 	error = dma_map_sgtable(dev, &table, direction(mapping->view), DMA_ATTR_SKIP_CPU_SYNC);
 	if (error)
 		goto out;
@@ -102,6 +115,8 @@ static int make_run(struct adverb_mapping *mapping, struct device *dev, struct p
 	}
 out:
 	sg_free_table(&table);
+unlock:
+	mutex_unlock(&list_lock);
 	return error;
 }
 
@@ -123,9 +138,9 @@ static void unmap_parking(struct adverb_mapping *mapping, struct device *dev)
 		iommu_flush_iotlb_all(mapping->domain);
 }
 
-static int map_parking(struct adverb_mapping *mapping, struct device *dev, struct page *parking)
+static int map_parking(struct adverb_mapping *mapping, struct device *dev)
 {
-	int error = make_run(mapping, dev, parking);
+	int error = make_run(mapping, dev);
 
 	if (error)
 		return error;
@@ -142,12 +157,48 @@ static unsigned long mapping_charge(const struct adverb_mapping *mapping)
 	return mapping->size / ADVERB_CHUNK_SIZE + 4;
 }
 
+/*
+ * A page for adverb_retarget_prepare(). Not beside the parking page: mapped one after the other the two could
+ * be taken for a run of memory, and get an entry of a larger size.
+ */
+static struct page *make_probe(const struct adverb_mapping *mapping)
+{
+	unsigned long parking = PHYS_PFN(mapping->parking);
+	struct page *pages[3], *probe = NULL;
+	int i;
+
+	for (i = 0; i < ARRAY_SIZE(pages); i++)
+		pages[i] = alloc_page(GFP_KERNEL | __GFP_ZERO);
+	for (i = 0; i < ARRAY_SIZE(pages); i++) {
+		if (!pages[i])
+			continue;
+		if (!probe && abs_diff(page_to_pfn(pages[i]), parking) > 1)
+			probe = pages[i];
+		else
+			__free_page(pages[i]);
+	}
+	return probe;
+}
+
+/* Nothing that can be another time, like memory, is a refusal. */
+static const char *why_not_mapped(int error)
+{
+	switch (error) {
+	case -EOPNOTSUPP:
+		return "the DMA API gave it no contiguous run of addresses";
+	case -ENOSPC:
+		return "its addresses for DMA are used up";
+	default:
+		return NULL;
+	}
+}
+
 static int make_mapping(struct adverb_extent *extent, unsigned int view, struct device *dev,
 			struct iommu_domain *domain, struct adverb_mapping **result)
 {
 	unsigned long first = round_down(extent->start, ADVERB_CHUNK_SIZE);
 	struct adverb_mapping *mapping = kzalloc(sizeof(*mapping), GFP_KERNEL_ACCOUNT);
-	struct page *parking = extent->region->parking[view];
+	struct page *probe = NULL;
 	const char *why = NULL;
 	int error;
 
@@ -157,7 +208,7 @@ static int make_mapping(struct adverb_extent *extent, unsigned int view, struct 
 	mapping->view = view;
 	mapping->domain = domain;
 	mapping->users = 1;
-	mapping->parking = page_to_phys(parking);
+	mapping->parking = page_to_phys(extent->region->parking[view]);
 	mapping->size = round_up(extent->end, ADVERB_CHUNK_SIZE) - first;
 	iommu_iotlb_gather_init(&mapping->gather);
 	error = -ENOMEM;
@@ -168,10 +219,14 @@ static int make_mapping(struct adverb_extent *extent, unsigned int view, struct 
 	error = adverb_charge(extent->region, mapping->charged);
 	if (error)
 		goto free;
-	error = map_parking(mapping, dev, parking);
+	probe = make_probe(mapping);
+	error = -ENOMEM;
+	if (!probe)
+		goto uncharge;
+	mapping->probe = page_to_phys(probe);
+	error = map_parking(mapping, dev);
 	if (error) {
-		why = error == -EOPNOTSUPP ? "the DMA API gave it no contiguous run of addresses"
-					   : "its addresses for DMA are used up";
+		why = why_not_mapped(error);
 		goto uncharge;
 	}
 	error = adverb_retarget_prepare(mapping, &why);
@@ -180,11 +235,14 @@ static int make_mapping(struct adverb_extent *extent, unsigned int view, struct 
 	error = adverb_extent_add_mapping(extent, mapping);
 	if (error)
 		goto unmap;
+	__free_page(probe); /* the IOMMU has forgotten it */
 	*result = mapping;
 	return 0;
 unmap:
 	unmap_parking(mapping, dev);
 uncharge:
+	if (probe)
+		__free_page(probe);
 	adverb_uncharge(extent->region, mapping->charged);
 free:
 	kvfree(mapping->leaf);
@@ -192,6 +250,11 @@ free:
 	if (why)
 		refuse(extent, dev, why);
 	return error;
+}
+
+static bool reaches(struct device *dev, const struct adverb_mapping *mapping)
+{
+	return mapping->iova + mapping->size - 1 <= min_not_zero(dma_get_mask(dev), dev->bus_dma_limit);
 }
 
 /* The mapping of a view for a device; a soft RNIC needs none (NULL). May sleep; dma_resv not held. */
@@ -215,13 +278,18 @@ int adverb_mapping_get(struct adverb_extent *extent, unsigned int view, struct d
 	mutex_lock(&extent->attach_lock);
 	list_for_each_entry(mapping, &extent->mappings, node) {
 		if (mapping->domain == domain && mapping->view == view) {
-			mapping->users++;
 			*result = mapping;
 			break;
 		}
 	}
-	if (!*result)
+	if (!*result) {
 		error = make_mapping(extent, view, dev, domain, result);
+	} else if (reaches(dev, *result)) {
+		(*result)->users++;
+	} else {
+		refuse(extent, dev, "a device of its IOMMU group has attached before, at addresses beyond its own");
+		error = -EOPNOTSUPP;
+	}
 	mutex_unlock(&extent->attach_lock);
 	return error;
 }

@@ -8,13 +8,12 @@
  * AMD's encryption bit, which iommu_iova_to_phys hides), so no entry is ever built from zero.
  *
  * Kernels do not tell where a domain's table is. It is looked for in the memory around the domain, and
- * nothing found is believed: every leaf table is proven at attach by changing an entry of this very
- * mapping, which no device uses yet, and asking the driver through its own API whether it sees the change
- * there and nowhere beside. Without proof the device is refused.
+ * nothing found is believed: every leaf table is proven at attach by changing an entry that names a page
+ * (the probe) which only this mapping names, and which no device uses yet, and asking the driver through its
+ * own API whether it sees the change. Without proof the device is refused.
  */
 #include <linux/cc_platform.h>
 #include <linux/iommu.h>
-#include <linux/slab.h>
 #include <linux/uaccess.h>
 #include <asm/cacheflush.h>
 
@@ -49,15 +48,15 @@ static u64 *walk(u64 *table, int levels, dma_addr_t iova)
 	return table;
 }
 
-/* Whether the table's entry for this address is where the driver says the address leads. */
-static bool agrees(const struct adverb_mapping *mapping, u64 *leaf, dma_addr_t iova)
+/* Whether the table's entry for this address names the page, and the driver says the same. */
+static bool names(const struct adverb_mapping *mapping, u64 *leaf, dma_addr_t iova, phys_addr_t page)
 {
 	u64 entry;
 
 	if (get_kernel_nofault(entry, &leaf[(iova >> PAGE_SHIFT) % ADVERB_CHUNK_PAGES]))
 		return false;
-	return (entry & ENTRY_PRESENT) &&
-	       (entry & ENTRY_ADDRESS) == iommu_iova_to_phys(mapping->domain, iova);
+	return (entry & ENTRY_PRESENT) && (entry & ENTRY_ADDRESS) == page &&
+	       iommu_iova_to_phys(mapping->domain, iova) == page;
 }
 
 static void exchange(u64 *entry, phys_addr_t to)
@@ -73,23 +72,28 @@ static void exchange(u64 *entry, phys_addr_t to)
 	clflush_cache_range(entry, sizeof(*entry));
 }
 
-/* Changes the entry at `iova` and back; the driver must see each there, and its neighbour unmoved. */
-static bool prove_leaf(const struct adverb_mapping *mapping, u64 *leaf, dma_addr_t iova, phys_addr_t scratch)
+/*
+ * Points the first entry of a leaf table from the probe to the parking page, and asks the driver whether it is
+ * there now. Nothing is written but where the probe was found, which only this mapping names: a table of
+ * another domain, of devices that work, can have the same shape and even the same parking page.
+ */
+static bool prove_leaf(const struct adverb_mapping *mapping, u64 *leaf, dma_addr_t iova)
 {
 	u64 *entry = &leaf[(iova >> PAGE_SHIFT) % ADVERB_CHUNK_PAGES];
-	bool there, beside;
 
-	if (!agrees(mapping, leaf, iova) || !agrees(mapping, leaf, iova + PAGE_SIZE))
+	if (!names(mapping, leaf, iova, mapping->probe) ||
+	    !names(mapping, leaf, iova + PAGE_SIZE, mapping->parking))
 		return false;
-	exchange(entry, scratch);
-	there = iommu_iova_to_phys(mapping->domain, iova) == scratch;
-	beside = iommu_iova_to_phys(mapping->domain, iova + PAGE_SIZE) == mapping->parking;
 	exchange(entry, mapping->parking);
-	return there && beside && iommu_iova_to_phys(mapping->domain, iova) == mapping->parking;
+	if (names(mapping, leaf, iova, mapping->parking) &&
+	    names(mapping, leaf, iova + PAGE_SIZE, mapping->parking))
+		return true;
+	exchange(entry, mapping->probe);
+	return false;
 }
 
 /* All leaf tables of the mapping under one root, each proven. */
-static bool take_root(struct adverb_mapping *mapping, u64 *root, int levels, phys_addr_t scratch)
+static bool take_root(struct adverb_mapping *mapping, u64 *root, int levels)
 {
 	unsigned int i;
 
@@ -97,7 +101,7 @@ static bool take_root(struct adverb_mapping *mapping, u64 *root, int levels, phy
 		dma_addr_t iova = mapping->iova + i * ADVERB_CHUNK_SIZE;
 		u64 *leaf = walk(root, levels, iova);
 
-		if (!leaf || !virt_addr_valid(leaf) || !prove_leaf(mapping, leaf, iova, scratch))
+		if (!leaf || !virt_addr_valid(leaf) || !prove_leaf(mapping, leaf, iova))
 			return false;
 		mapping->leaf[i] = leaf;
 		if ((i & 63) == 63)
@@ -106,23 +110,23 @@ static bool take_root(struct adverb_mapping *mapping, u64 *root, int levels, phy
 	return true;
 }
 
-/* Cheap test of a candidate before anything is written below it: first, middle and last page agree. */
+/* Cheap test of a candidate before anything is written below it: first, middle and last probe are there. */
 static bool plausible(const struct adverb_mapping *mapping, u64 *root, int levels)
 {
-	dma_addr_t probes[] = { mapping->iova, mapping->iova + mapping->size / 2,
-				mapping->iova + mapping->size - PAGE_SIZE };
-	u64 *leaf;
+	size_t chunks = mapping->size / ADVERB_CHUNK_SIZE, probes[] = { 0, chunks / 2, chunks - 1 };
 	int i;
 
 	for (i = 0; i < ARRAY_SIZE(probes); i++) {
-		leaf = walk(root, levels, probes[i]);
-		if (!leaf || !agrees(mapping, leaf, probes[i]))
+		dma_addr_t iova = mapping->iova + probes[i] * ADVERB_CHUNK_SIZE;
+		u64 *leaf = walk(root, levels, iova);
+
+		if (!leaf || !names(mapping, leaf, iova, mapping->probe))
 			return false;
 	}
 	return true;
 }
 
-static bool find_tables(struct adverb_mapping *mapping, phys_addr_t scratch)
+static bool find_tables(struct adverb_mapping *mapping)
 {
 	char *around = (char *)mapping->domain;
 	unsigned long candidate;
@@ -137,29 +141,27 @@ static bool find_tables(struct adverb_mapping *mapping, phys_addr_t scratch)
 			continue;
 		for (levels = 2; levels <= MAX_LEVELS; levels++)
 			if (plausible(mapping, (u64 *)candidate, levels) &&
-			    take_root(mapping, (u64 *)candidate, levels, scratch))
+			    take_root(mapping, (u64 *)candidate, levels))
 				return true;
 	}
 	return false;
 }
 
-/* Finds and proves the leaf tables of a fresh mapping. EOPNOTSUPP with the reason if that fails. */
+/*
+ * Finds and proves the leaf tables of a fresh mapping, whose entries all name the parking page afterwards.
+ * EOPNOTSUPP with the reason if that fails.
+ */
 int adverb_retarget_prepare(struct adverb_mapping *mapping, const char **why)
 {
-	struct page *scratch;
 	bool found;
 
 	if (cc_platform_has(CC_ATTR_MEM_ENCRYPT)) {
 		*why = "memory is encrypted; entries cannot be checked";
 		return -EOPNOTSUPP;
 	}
-	scratch = alloc_page(GFP_KERNEL | __GFP_ZERO);
-	if (!scratch)
-		return -ENOMEM;
-	found = find_tables(mapping, page_to_phys(scratch));
-	/* The IOMMU may have looked at any entry at any time. */
+	found = find_tables(mapping);
+	/* The IOMMU may have looked at any entry at any time; the probe will be freed. */
 	iommu_flush_iotlb_all(mapping->domain);
-	__free_page(scratch);
 	if (found)
 		return 0;
 	*why = "its IOMMU's tables were not found or not proven to be changeable in place";
@@ -193,6 +195,7 @@ void adverb_retarget(struct adverb_mapping *mapping, unsigned long address, phys
 	else
 		exchange(&mapping->leaf[offset >> ADVERB_CHUNK_SHIFT][chunk_slot(address)], to);
 	iommu_iotlb_gather_add_range(&mapping->gather, iova, PAGE_SIZE);
+	adverb_gather_leaf(&mapping->gather);
 	mapping->touched = true;
 	adverb_count(mapping->extent->region, ADVERB_RETARGETS, 1);
 }
