@@ -140,6 +140,23 @@ static void unplugged(void) {
   device_comes_again();
 }
 
+// A NIC whose driver says that it has so few bits of address that edu's are beyond them.
+static void beyond_its_reach(void) {
+  resident_image();
+  expect(system("modprobe adverb_test_nic address_bits=24") == 0, "modprobe");
+  int nic = open_device(NIC);
+  struct adverb_test_import import = {.slot = 0, .fd = image.view[0].fd};
+  uint64_t refused = query(image.adverb, image.region).refused;
+  expect(image.address[0] >> 24, "edu has %#llx", (unsigned long long)image.address[0]);
+  expect(ioctl(nic, ADVERB_TEST_IMPORT, &import) != 0 && errno == EOPNOTSUPP, "errno %d", errno);
+  expect(query(image.adverb, image.region).refused == refused + 1, "not counted");
+  expect(query(image.adverb, image.region).attachments == 2, "attachments");
+  close(image.device);
+  // Now the range is made for it.
+  expect(ioctl(nic, ADVERB_TEST_IMPORT, &import) == 0 && !(import.address >> 24), "%s, %#llx",
+         strerror(errno), (unsigned long long)import.address);
+}
+
 static volatile bool stop;
 
 static void* churn(void* argument) {
@@ -176,6 +193,10 @@ static void comes_and_goes(void) {
 
 int main(int count, char** words) {
   choose(count, words);
+  if (count > 1 && strcmp(words[1], "beyond") == 0) {
+    run("addresses of its group that are beyond a device are refused", beyond_its_reach);
+    return verdict();
+  }
   run("unbind: the attachment goes with the device, the region stays", unbound);
   run("unbind and bind, over and over, while pages come and go", comes_and_goes);
   run("unplug: a device of the same IOMMU group keeps the region", unplugged);

@@ -60,6 +60,10 @@ struct rx_entry {
 	__le16 special;
 };
 
+static unsigned int address_bits = 64;
+module_param(address_bits, uint, 0400);
+MODULE_PARM_DESC(address_bits, "of the addresses the device is said to be able to use");
+
 struct nic {
 	struct kref ref; /* the driver's, and each open file's: those can stay open when the device is gone */
 	struct pci_dev *pci;
@@ -272,7 +276,7 @@ static int nic_set_up(struct nic *nic, struct pci_dev *pci)
 	nic->registers = pcim_iomap(pci, 0, 0);
 	if (!nic->registers)
 		return -ENODEV;
-	error = dma_set_mask_and_coherent(dev, DMA_BIT_MASK(64));
+	error = dma_set_mask_and_coherent(dev, DMA_BIT_MASK(address_bits));
 	if (error)
 		return error;
 	nic->tx = dmam_alloc_coherent(dev, RING_ENTRIES * sizeof(*nic->tx), &nic->tx_address, GFP_KERNEL);
