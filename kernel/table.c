@@ -43,7 +43,8 @@ void adverb_unmapped_work(struct work_struct *work)
 /*
  * Pages of a table live as long as they are mapped, so their region must too, or nobody would be charged for
  * them. The last mapping cannot drop the reference itself: it goes under mmap_lock, which freeing a region
- * takes.
+ * takes. That lock, of the only address space they can be in, also keeps mappings from coming and going at the
+ * same time; the queue alone runs beside it.
  */
 static void table_get(struct adverb_region *region)
 {
