@@ -18,8 +18,8 @@
 #define EDU "/dev/adverb_test_edu"
 #define ROUNDS 5
 #define LENGTH (64 * MIB)
-#define PAGES (LENGTH / PAGE)
-#define BATCH 2048UL // pages of 128 granules: what Leave does with one sync per IOMMU domain
+#define PAGES 16384.0 // of it
+#define BATCH 2048UL  // pages of 128 granules: what Leave does with one sync per IOMMU domain
 
 #ifndef MADV_PAGEOUT
 #define MADV_PAGEOUT 21

@@ -8,6 +8,6 @@
 quiet 2> /dev/null
 file_system ext4 "$VM_DISK_0"
 must_notice 4 np_leave "MADV_FREE" "marking pages dirty" adverb_test_soft
-must_notice 6 np_leave "leaves during its fault-in" "looking whether a page has left meanwhile" adverb_test_soft
+must_notice 6 np_enter "leaves during its fault-in" "looking whether a page has left meanwhile" adverb_test_soft
 must_notice 7 np_pressure "OOM reaper" "working where it must not block" adverb_test_soft
 umount -q /run/np_ext4

@@ -22,10 +22,6 @@
 #define PAGES 64
 #define LENGTH (PAGES * PAGE)
 
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25
-#endif
-
 static struct image image;
 
 // A region over `start`, filled and resident in both views.
@@ -46,16 +42,6 @@ static void only_page_5_left(uint64_t before) {
   expect(generation(&image, 1, 5 * PAGE) > before, "the generation stands still");
   expect(device_word(&image, 4 * PAGE) == 5 && device_word(&image, 6 * PAGE) == 7,
          "neighbours left");
-}
-
-// What was done to pages of a process waits in lists of each CPU; this ends the waiting, and moves
-// nothing.
-static void drain_lists(void) {
-  char* other = memory(4 * MIB);
-  fill(other, 4 * MIB, 1);
-  // All lists are drained before its first page is looked at.
-  expect(madvise(other, 4 * MIB, MADV_COLLAPSE) == 0, "MADV_COLLAPSE: %s", strerror(errno));
-  munmap(other, 4 * MIB);
 }
 
 static void unmapped(void) {
@@ -306,14 +292,6 @@ static void secret(void) {
   expect(reads_pattern(&image, 0, &word), "secret memory is read");
 }
 
-static int uffd(int features) {
-  int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC);
-  struct uffdio_api api = {.api = UFFD_API, .features = features};
-  if (fd < 0 || ioctl(fd, UFFDIO_API, &api) != 0)
-    skip("userfaultfd: %s", strerror(errno));
-  return fd;
-}
-
 static void* serve_missing(void* argument) {
   int fd = *(int*)argument;
   struct uffd_msg message;
@@ -328,7 +306,7 @@ static void* serve_missing(void* argument) {
 
 static void userfault_missing(void) {
   char* start = memory(LENGTH);
-  int fd = uffd(0);
+  int fd = userfaults(0);
   struct uffdio_register missing = {.range = {(uintptr_t)start, LENGTH},
                                     .mode = UFFDIO_REGISTER_MODE_MISSING};
   expect(ioctl(fd, UFFDIO_REGISTER, &missing) == 0, "register");
@@ -342,7 +320,7 @@ static void userfault_missing(void) {
 
 static void userfault_write_protect(void) {
   char* start = memory(LENGTH);
-  int fd = uffd(UFFD_FEATURE_PAGEFAULT_FLAG_WP);
+  int fd = userfaults(UFFD_FEATURE_PAGEFAULT_FLAG_WP);
   resident_image(start, LENGTH);
   struct uffdio_register protect = {.range = {(uintptr_t)start, LENGTH},
                                     .mode = UFFDIO_REGISTER_MODE_WP};
@@ -353,35 +331,6 @@ static void userfault_write_protect(void) {
   expect(ioctl(fd, UFFDIO_WRITEPROTECT, &on) == 0, "write-protect");
   device_store(&image, 5 * PAGE, 0xbad);
   expect(*(uint64_t*)(start + 5 * PAGE) == 6, "the device wrote to a write-protected page");
-}
-
-static void* fault_in_two(void* argument) {
-  fault_in(image.adverb, image.region, image.start, 2 * PAGE, false);
-  return argument;
-}
-
-// Fault-in has page 0 and waits for page 1, when page 0 is exchanged: what it has is out of date.
-static void left_meanwhile(void) {
-  static _Alignas(4096) uint64_t page[512] = {2};
-  char* start = memory(LENGTH);
-  int fd = uffd(0);
-  struct uffd_msg message;
-  struct uffdio_register missing = {.range = {(uintptr_t)start + PAGE, PAGE},
-                                    .mode = UFFDIO_REGISTER_MODE_MISSING};
-  struct uffdio_copy copy = {.dst = (uintptr_t)start + PAGE, .src = (uintptr_t)page, .len = PAGE};
-  pthread_t thread;
-  expect(ioctl(fd, UFFDIO_REGISTER, &missing) == 0, "register");
-  make_image(&image, SOFT, start, LENGTH);
-  *(uint64_t*)start = 1;
-  pthread_create(&thread, NULL, fault_in_two, NULL);
-  expect(read(fd, &message, sizeof message) == sizeof message, "no fault on page 1");
-  expect(madvise(start, PAGE, MADV_DONTNEED) == 0, "MADV_DONTNEED");
-  *(uint64_t*)start = 77;
-  expect(ioctl(fd, UFFDIO_COPY, &copy) == 0, "copy: %s", strerror(errno));
-  pthread_join(thread, NULL);
-  expect(device_word(&image, PAGE) == 2, "page 1");
-  expect(device_word(&image, 0) == 77, "the device reads %llu of the page that was there before",
-         (unsigned long long)device_word(&image, 0));
 }
 
 static void moved_between_nodes(void) {
@@ -434,46 +383,6 @@ static void poisoned(void) {
   expect(error == EHWPOISON || error == EFAULT, "errno %d", error);
 }
 
-// Invalidated, but still there: it comes back without being asked for.
-static void worker_brings_back(void) {
-  resident_image(memory(LENGTH), LENGTH);
-  expect(mprotect(image.start, LENGTH, PROT_READ) == 0 &&
-             mprotect(image.start, LENGTH, PROT_READ | PROT_WRITE) == 0,
-         "mprotect");
-  for (int i = 0; i < 500 && !resident(&image, 0, 5 * PAGE); i++)
-    usleep(10000);
-  expect(device_word(&image, 5 * PAGE) == 6, "it does not come back");
-  expect(query(image.adverb, image.region).remaps >= PAGES, "%llu re-mapped",
-         (unsigned long long)query(image.adverb, image.region).remaps);
-}
-
-// The flags the kernel shows of the page at an address.
-static uint64_t page_flags(const char* page) {
-  int map = open("/proc/self/pagemap", O_RDONLY), flags = open("/proc/kpageflags", O_RDONLY);
-  uint64_t entry = 0, value = 0;
-  expect(pread(map, &entry, 8, (off_t)((uintptr_t)page / PAGE * 8)) == 8 && entry >> 63, "pagemap");
-  expect(pread(flags, &value, 8, (off_t)((entry & ((1UL << 55) - 1)) * 8)) == 8, "kpageflags");
-  close(map);
-  close(flags);
-  return value;
-}
-
-// What only devices use looks idle to reclaim, unless it is told.
-static void use_is_told(void) {
-  const uint64_t referenced = 1 << 2;
-  resident_image(memory(LENGTH), LENGTH);
-  expect(madvise(image.start, LENGTH, MADV_COLD) == 0, "MADV_COLD: %s", strerror(errno));
-  drain_lists();
-  uint64_t enter = query(image.adverb, image.region).enter;
-  for (size_t at = 0; at < LENGTH; at += PAGE)
-    expect(!(page_flags(image.start + at) & referenced), "page %zu is not cold", at / PAGE);
-  fault_in(image.adverb, image.region, image.start, LENGTH / 2, false);
-  for (size_t at = 0; at < LENGTH; at += PAGE)
-    expect(!(page_flags(image.start + at) & referenced) == (at >= LENGTH / 2), "page %zu is %s",
-           at / PAGE, at < LENGTH / 2 ? "still idle" : "said to be in use");
-  expect(query(image.adverb, image.region).enter == enter, "pages had left");
-}
-
 static void whole_set_leaves(void) {
   size_t length = 512 * MIB;
   char* start = memory(length);
@@ -512,12 +421,9 @@ int main(int count, char** words) {
   run("memfd_secret: refused", secret);
   run("userfaultfd missing: the handler's page is shown", userfault_missing);
   run("userfaultfd write-protect: the device may not write", userfault_write_protect);
-  run("a page that leaves during its fault-in is not shown", left_meanwhile);
   run("move_pages: the device goes with the page", moved_between_nodes);
   run("compaction: every page reads as itself or as absent", compacted);
   run("HWPOISON: the device does not read poison", poisoned);
-  run("pages that were invalidated but stayed come back by themselves", worker_brings_back);
-  run("fault-in of what is resident tells reclaim that it is in use", use_is_told);
   run("512 MiB of resident pages leave with their mapping", whole_set_leaves);
   return verdict();
 }

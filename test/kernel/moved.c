@@ -40,12 +40,9 @@ static struct image image;
 // A region whose lower half is resident and whose upper half waits for pages from there.
 static int make_halves(char* start, size_t length) {
   size_t half = length / 2;
-  int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC);
-  struct uffdio_api api = {.api = UFFD_API, .features = UFFD_FEATURE_MOVE};
+  int fd = userfaults(UFFD_FEATURE_MOVE);
   struct uffdio_register missing = {.range = {(uintptr_t)start + half, half},
                                     .mode = UFFDIO_REGISTER_MODE_MISSING};
-  if (fd < 0 || ioctl(fd, UFFDIO_API, &api) != 0)
-    skip("userfaultfd move: %s", strerror(errno));
   expect(ioctl(fd, UFFDIO_REGISTER, &missing) == 0, "register: %s", strerror(errno));
   make_image(&image, SOFT, start, length);
   fill(start, half, 1);

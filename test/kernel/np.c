@@ -3,12 +3,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/userfaultfd.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -299,4 +301,20 @@ void write_file(const char* path, const char* text) {
   if (fd < 0 || write(fd, text, strlen(text)) < 0)
     skip("%s: %s", path, strerror(errno));
   close(fd);
+}
+
+void drain_lists(void) {
+  char* other = memory(4 * MIB);
+  fill(other, 4 * MIB, 1);
+  // All lists are drained before its first page is looked at.
+  expect(madvise(other, 4 * MIB, MADV_COLLAPSE) == 0, "MADV_COLLAPSE: %s", strerror(errno));
+  munmap(other, 4 * MIB);
+}
+
+int userfaults(uint64_t features) {
+  int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC);
+  struct uffdio_api api = {.api = UFFD_API, .features = features};
+  if (fd < 0 || ioctl(fd, UFFDIO_API, &api) != 0)
+    skip("userfaultfd: %s", strerror(errno));
+  return fd;
 }

@@ -11,6 +11,10 @@
 #include "../../kernel/adverb_uapi.h"
 #include "modules/adverb_test.h"
 
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
+
 #define PAGE 4096UL
 #define MIB (1UL << 20)
 
@@ -83,3 +87,7 @@ void fill(char* start, size_t length, uint64_t seed);
 // A field of /proc/self/status in KiB.
 long status_kib(const char* field);
 void write_file(const char* path, const char* text);
+// What was done to pages waits in lists of each CPU; this ends the waiting, and moves nothing.
+void drain_lists(void);
+// A userfaultfd with these features; a test that cannot have it is skipped.
+int userfaults(uint64_t features);
