@@ -91,7 +91,7 @@ struct adverb_region {
 	atomic64_t charged;	/* table pages */
 	atomic64_t counts[ADVERB_COUNTS];
 	struct delayed_work remap;
-	atomic_t mapped; /* state tables in address spaces; together they hold one reference */
+	unsigned int mapped; /* state tables in address spaces (table.c); together they hold one reference */
 	struct work_struct unmapped; /* gives it back */
 };
 

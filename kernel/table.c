@@ -43,28 +43,34 @@ void adverb_unmapped_work(struct work_struct *work)
 /*
  * Pages of a table live as long as they are mapped, so their region must too, or nobody would be charged for
  * them. The last mapping cannot drop the reference itself: it goes under mmap_lock, which freeing a region
- * takes. That lock, of the only address space they can be in, also keeps mappings from coming and going at the
- * same time; the queue alone runs beside it.
+ * takes. An owner that holds that lock for long, and has unmapped many, delays the freeing for all others here.
+ *
+ * The lock makes a change of the count and what follows from it one step: with MADV_DOFORK, which 6.12 lets
+ * them have, mappings can be in several address spaces.
  */
+static DEFINE_SPINLOCK(mapped_lock);
+
 static void table_get(struct adverb_region *region)
 {
-	/* One that is still queued to be dropped is as good as a new one. */
-	if (atomic_inc_return(&region->mapped) == 1 && !cancel_work(&region->unmapped))
+	spin_lock(&mapped_lock);
+	/* A reference that is still queued to be dropped is as good as a new one. */
+	if (!region->mapped++ && !cancel_work(&region->unmapped))
 		kref_get(&region->ref);
+	spin_unlock(&mapped_lock);
 }
 
 static void table_put(struct adverb_region *region)
 {
-	if (atomic_dec_and_test(&region->mapped))
+	spin_lock(&mapped_lock);
+	if (!--region->mapped)
 		queue_work(adverb_free_queue, &region->unmapped);
+	spin_unlock(&mapped_lock);
 }
 
 /* Of a part or a copy of a mapping there is. */
 static void table_open(struct vm_area_struct *vma)
 {
-	struct adverb_region *region = vma->vm_private_data;
-
-	atomic_inc(&region->mapped);
+	table_get(vma->vm_private_data);
 }
 
 static void table_close(struct vm_area_struct *vma)
@@ -80,7 +86,7 @@ static const struct vm_operations_struct table_vm_ops = {
 /*
  * Under the lock of the region's file, which keeps the region. Read-only for good: a program that could write
  * its own table could lie to its peers' checks only, but it could also not be told apart from a bug. Not
- * inherited over fork: a child's memory is not what the words are about.
+ * inherited over fork, unless the owner asks for it: a child's memory is not what the words are about.
  */
 int adverb_view_mmap(struct adverb_region *region, struct adverb_view *view, struct vm_area_struct *vma)
 {
