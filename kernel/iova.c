@@ -142,8 +142,10 @@ static int map_parking(struct adverb_mapping *mapping, struct device *dev)
 {
 	int error = make_run(mapping, dev);
 
-	if (error)
+	if (error) {
+		iommu_flush_iotlb_all(mapping->domain); /* as in unmap_parking() */
 		return error;
+	}
 	/* Allocators of IOVA align to the size, so this is only what leaf tables rely on. */
 	if (mapping->iova % ADVERB_CHUNK_SIZE == 0)
 		return 0;
