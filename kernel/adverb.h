@@ -10,10 +10,11 @@
  *            entries name the resident pages, or the parking page
  *
  * Locks, outermost first:
- *   adverb_region.lock > adverb_extent.attach_lock
+ *   adverb_region.lock > adverb_extent.attach_lock (> list_lock of iova.c)
  *     > mmap_lock (faults, and charging RLIMIT_MEMLOCK; mmap and munmap of a table arrive with it)
  *       > adverb_file.lock, dma_resv > fs_reclaim > mmu notifier
  *         > adverb_extent.lock > page cache and IOMMU driver spin locks
+ * mapped_lock of table.c is taken under mmap_lock and adverb_file.lock; nothing but queueing is done under it.
  * invalidate() runs below everything that reclaim may hold, so it takes nothing but the extent's lock,
  * and nothing that allocates or sleeps is done under that lock. It is never taken in softirq, so it need
  * not disable interrupts. dma_resv is held around map_dma_buf by importers, which is why all work that

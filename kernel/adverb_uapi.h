@@ -55,7 +55,8 @@ struct adverb_region_destroy {
 /*
  * Builds one view of one extent and returns a dma-buf of it (close-on-exec), whose offset 0 is `start`.
  * Building again returns another descriptor of the same view. The table is mapped with
- * mmap(PROT_READ, MAP_SHARED) of the /dev/adverb descriptor at `table_offset`.
+ * mmap(PROT_READ, MAP_SHARED) of the /dev/adverb descriptor at `table_offset`; while it is mapped the region
+ * counts, and is charged for, also when it was destroyed. It is given back soon after the last munmap.
  */
 struct adverb_build {
 	__u32 region;
@@ -72,9 +73,10 @@ struct adverb_build {
 /*
  * Makes pages present and lets the built views of their extents reach them. With ADVERB_FAULT_WRITE the
  * write view too (and the page becomes writable as by a store). Pages that are in already are marked
- * accessed, so that reclaim learns what only devices use. Stops at the first page that cannot be had; `done` says how many bytes are in. EFAULT: nothing is mapped there or not with these rights (also
- * secret and device memory); EAGAIN: the page leaves faster than it can be brought in; ENXIO: no such
- * view was built there; EHWPOISON; EINTR.
+ * accessed, so that reclaim learns what only devices use. Stops at the first page that cannot be had;
+ * `done` says how many bytes are in. EFAULT: nothing is mapped there or not with these rights (also secret
+ * and device memory); EAGAIN: the page leaves faster than it can be brought in; ENXIO: no such view was
+ * built there; EHWPOISON; EINTR.
  */
 #define ADVERB_FAULT_WRITE 1
 struct adverb_fault_in {
