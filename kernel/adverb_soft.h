@@ -6,7 +6,11 @@
 #include <linux/dma-buf.h>
 #include <linux/types.h>
 
-/* The device to attach a dma-buf of adverb's with. Its addresses mean nothing; use the entry below. */
+/**
+ * adverb_soft_device - the device to attach a dma-buf of adverb's with
+ *
+ * Return: a device whose addresses mean nothing, there as long as the module is; use the entry below.
+ */
 struct device *adverb_soft_device(void);
 
 /**
@@ -15,11 +19,13 @@ struct device *adverb_soft_device(void);
  * @offset: into the dma-buf
  * @buffer: kernel memory
  * @length: any
- * @write: into the view; a read view refuses with -EACCES
+ * @write: into the view; a read view refuses it
  *
  * What is not resident reads as the region's pattern, and is written to nowhere, as it is for a device.
- * Process context (it may also be atomic), not softirq: -EWOULDBLOCK there. Takes no fault, allocates
- * nothing and does not sleep. -EINVAL: not adverb's; -ERANGE.
+ * Process context (it may also be atomic), not softirq. Takes no fault, allocates
+ * nothing and does not sleep.
+ *
+ * Return: 0; -EINVAL: not adverb's; -EWOULDBLOCK; -ERANGE; -EACCES.
  */
 int adverb_soft_copy(struct dma_buf *dmabuf, u64 offset, void *buffer, size_t length, bool write);
 

@@ -3,8 +3,9 @@
  * What adverb.ko and its users agree on: the ioctls of /dev/adverb, the words of a state table, and the
  * generic netlink family. The only file of kernel/ that the library includes.
  *
- * Rules for all ioctls: every field has a fixed width, `flags` must hold known bits only, `reserved` must
- * be zero, lengths are bytes unless the name says pages. A region belongs to the address space that
+ * Rules for all ioctls: every field has a fixed width, `flags` must hold known bits only, lengths are bytes
+ * unless the name says pages. A structure may grow at its end, and its command changes with it, as the size is
+ * part of the number; the commands of its shorter forms stay. A region belongs to the address space that
  * created it; every ioctl on it from another one fails with EPERM.
  */
 #ifndef ADVERB_UAPI_H

@@ -8,28 +8,36 @@
  * synchronisation, and would break on a range without pages.
  */
 #include <linux/dma-buf.h>
+#include <linux/dma-resv.h>
 #include <linux/file.h>
+#include <linux/lockdep.h>
 #include <linux/module.h>
 #include <linux/scatterlist.h>
 #include <linux/slab.h>
 
 #include "adverb.h"
+#include "adverb_soft.h"
+
+struct adverb_export {
+	struct adverb_extent *extent;
+	unsigned int view;
+};
 
 static int export_attach(struct dma_buf *dmabuf, struct dma_buf_attachment *attachment)
 {
 	struct adverb_export *export = dmabuf->priv;
 	struct adverb_mapping *mapping;
-	int error;
 
+	lockdep_assert_not_held(&dmabuf->resv->lock.base);
 	if (!attachment->importer_ops) {
 		adverb_count(export->extent->region, ADVERB_REFUSED, 1);
 		return -EOPNOTSUPP;
 	}
 	if (READ_ONCE(export->extent->region->dead))
 		return -ESHUTDOWN;
-	error = adverb_mapping_get(export->extent, export->view, attachment->dev, &mapping);
-	if (error)
-		return error;
+	mapping = adverb_mapping_get(export->extent, export->view, attachment->dev);
+	if (IS_ERR(mapping))
+		return PTR_ERR(mapping);
 	attachment->priv = mapping;
 	atomic_inc(&export->extent->region->attachments);
 	return 0;
@@ -39,6 +47,7 @@ static void export_detach(struct dma_buf *dmabuf, struct dma_buf_attachment *att
 {
 	struct adverb_export *export = dmabuf->priv;
 
+	lockdep_assert_not_held(&dmabuf->resv->lock.base);
 	adverb_mapping_put(attachment->priv, attachment->dev);
 	atomic_dec(&export->extent->region->attachments);
 }
@@ -98,12 +107,26 @@ static const struct dma_buf_ops export_ops = {
 	.release = export_release,
 };
 
-bool adverb_is_ours(struct dma_buf *dmabuf)
+/* Described in adverb_soft.h. */
+int adverb_soft_copy(struct dma_buf *dmabuf, u64 offset, void *buffer, size_t length, bool write)
 {
-	return dmabuf->ops == &export_ops;
-}
+	struct adverb_export *export = dmabuf->priv;
 
-/* A descriptor of a new dma-buf of the view, which holds a reference to the region. */
+	if (dmabuf->ops != &export_ops)
+		return -EINVAL;
+	return adverb_soft_move(export->extent, export->view, offset, buffer, length, write);
+}
+EXPORT_SYMBOL_GPL(adverb_soft_copy);
+
+/**
+ * adverb_export - make a dma-buf of a view
+ * @extent: of a region the caller has a reference to
+ * @view: built
+ *
+ * The dma-buf holds a reference to the region.
+ *
+ * Return: a descriptor of it, or -errno.
+ */
 int adverb_export(struct adverb_extent *extent, unsigned int view)
 {
 	DEFINE_DMA_BUF_EXPORT_INFO(info);

@@ -15,6 +15,7 @@
  * for BATCH_GRANULES at most.
  */
 #include <linux/delay.h>
+#include <linux/lockdep.h>
 #include <linux/sched.h>
 #include <linux/sched/mm.h>
 #include <linux/slab.h>
@@ -23,7 +24,6 @@
 #include "adverb.h"
 
 #define BATCH_GRANULES 128
-#define REMAP_DELAY (HZ / 50)
 
 /* Bits of the granule's pages that lie in [start, end). */
 static u16 granule_mask(unsigned long granule_start, unsigned long start, unsigned long end)
@@ -35,16 +35,17 @@ static u16 granule_mask(unsigned long granule_start, unsigned long start, unsign
 	return GENMASK(last - 1, first);
 }
 
-struct leaving {
+/* What is resident of a granule, or of the part of it that was asked for. */
+struct resident {
 	unsigned long address; /* of the granule */
-	u64 *slots;	       /* of its first page */
-	unsigned int granule;
-	u16 mask[ADVERB_VIEWS];
+	u64 *slots; /* from its first page's on */
+	unsigned int granule; /* number within the extent */
+	u16 mask[ADVERB_VIEWS]; /* pages */
 };
 
-/* Which pages of a granule leave which view. False if none does. */
-static bool look_at_granule(struct adverb_extent *extent, unsigned int granule, unsigned long start,
-			    unsigned long end, struct leaving *leaving)
+/* Looks up which pages of a granule in [start, end) are in which view. False if none is. */
+static bool find_resident(struct adverb_extent *extent, unsigned int granule, unsigned long start,
+			  unsigned long end, struct resident *resident)
 {
 	unsigned long base = extent->start & ~(ADVERB_GRANULE_SIZE - 1);
 	unsigned long address = base + (unsigned long)granule * ADVERB_GRANULE_SIZE;
@@ -52,35 +53,36 @@ static bool look_at_granule(struct adverb_extent *extent, unsigned int granule, 
 	u16 mask = granule_mask(address, start, end);
 	int i, view;
 
-	*leaving = (struct leaving){ .address = address, .granule = granule };
+	lockdep_assert_held_write(&extent->lock);
+	*resident = (struct resident){ .address = address, .granule = granule };
 	if (!chunk)
 		return false;
-	leaving->slots = chunk + chunk_slot(address);
+	resident->slots = chunk + chunk_slot(address);
 	for (i = 0; i < ADVERB_GRANULE_PAGES; i++)
 		for (view = 0; view < ADVERB_VIEWS; view++)
-			if ((mask & BIT(i)) && (leaving->slots[i] & BIT(view)))
-				leaving->mask[view] |= BIT(i);
-	return leaving->mask[ADVERB_VIEW_READ] || leaving->mask[ADVERB_VIEW_WRITE];
+			if ((mask & BIT(i)) && (resident->slots[i] & BIT(view)))
+				resident->mask[view] |= BIT(i);
+	return resident->mask[ADVERB_VIEW_READ] || resident->mask[ADVERB_VIEW_WRITE];
 }
 
-static void leave_words(struct adverb_extent *extent, const struct leaving *leaving)
+static void leave_words(struct adverb_extent *extent, const struct resident *resident)
 {
 	int view;
 
 	for (view = 0; view < ADVERB_VIEWS; view++)
-		if (leaving->mask[view])
-			adverb_words_leave(extent, view, leaving->granule, leaving->mask[view]);
+		if (resident->mask[view])
+			adverb_words_leave(extent, view, resident->granule, resident->mask[view]);
 }
 
-static void leave_entries(struct adverb_extent *extent, const struct leaving *leaving)
+static void leave_entries(struct adverb_extent *extent, const struct resident *resident)
 {
 	struct adverb_mapping *mapping;
 	int i;
 
 	list_for_each_entry(mapping, &extent->mappings, node)
 		for (i = 0; i < ADVERB_GRANULE_PAGES; i++)
-			if (leaving->mask[mapping->view] & BIT(i))
-				adverb_retarget(mapping, leaving->address + i * PAGE_SIZE, mapping->parking);
+			if (resident->mask[mapping->view] & BIT(i))
+				adverb_retarget(mapping, resident->address + i * PAGE_SIZE, mapping->parking);
 }
 
 /*
@@ -89,84 +91,84 @@ static void leave_entries(struct adverb_extent *extent, const struct leaving *le
  * first, and so comes through here. For file pages that means the folio is dirty already and stays so;
  * anonymous ones can be clean with a writable PTE, and would be dropped by reclaim with the device's data.
  */
-static unsigned int leave_pages(struct adverb_extent *extent, const struct leaving *leaving)
+static unsigned int leave_pages(struct adverb_extent *extent, const struct resident *resident)
 {
 	struct adverb_region *region = extent->region;
-	unsigned int left = 0;
-	bool any = false;
+	unsigned int pages_left = 0;
+	bool others_stay = false;
 	struct folio *folio;
 	int i, view;
 
 	for (i = 0; i < ADVERB_GRANULE_PAGES; i++) {
-		if ((leaving->mask[ADVERB_VIEW_WRITE] & BIT(i)) && !adverb_breaks(ADVERB_BROKEN_DIRTY)) {
-			folio = page_folio(pfn_to_page(leaving->slots[i] >> PAGE_SHIFT));
+		if ((resident->mask[ADVERB_VIEW_WRITE] & BIT(i)) && !adverb_breaks(ADVERB_BROKEN_DIRTY)) {
+			folio = page_folio(pfn_to_page(resident->slots[i] >> PAGE_SHIFT));
 			if (!folio_test_dirty(folio))
 				folio_mark_dirty(folio);
 		}
-		if ((leaving->mask[ADVERB_VIEW_READ] | leaving->mask[ADVERB_VIEW_WRITE]) & BIT(i))
-			leaving->slots[i] = 0; /* a page leaves all views at once */
-		any |= leaving->slots[i] != 0;
+		if ((resident->mask[ADVERB_VIEW_READ] | resident->mask[ADVERB_VIEW_WRITE]) & BIT(i))
+			resident->slots[i] = 0; /* a page leaves all views at once */
+		others_stay |= resident->slots[i] != 0;
 	}
 	for (view = 0; view < ADVERB_VIEWS; view++) {
-		left += hweight16(leaving->mask[view]);
-		atomic64_sub(hweight16(leaving->mask[view]), &region->resident[view]);
+		pages_left += hweight16(resident->mask[view]);
+		atomic64_sub(hweight16(resident->mask[view]), &region->resident[view]);
 	}
-	if (!any)
-		__clear_bit(leaving->granule, extent->summary);
-	return left;
+	if (!others_stay)
+		__clear_bit(resident->granule, extent->summary);
+	return pages_left;
 }
 
 /*
- * Lets what is resident of [start, end) leave, one batch, under the lock. Returns the address to go on
- * from, `end` when done.
+ * Lets what is resident of [start, end) leave, one batch. Returns the address to go on from, `end` when done.
  */
 static unsigned long leave_batch(struct adverb_extent *extent, unsigned long start, unsigned long end,
-				 bool remember)
+				 bool may_come_back)
 {
-	unsigned int granule = extent_granule(extent, start);
-	unsigned int last = extent_granule(extent, end - 1), stop = granule, n, i, left = 0;
+	unsigned int last = extent_granule(extent, end - 1), first, stop, granule, n, pages_left = 0;
 	struct adverb_region *region = extent->region;
-	struct leaving leaving;
+	struct resident resident;
 	int view;
 
-	granule = find_next_bit(extent->summary, last + 1, granule);
-	for (n = 0, stop = granule; n < BATCH_GRANULES && stop <= last; n++) {
-		if (look_at_granule(extent, stop, start, end, &leaving)) {
+	lockdep_assert_held_write(&extent->lock);
+	first = find_next_bit(extent->summary, last + 1, extent_granule(extent, start));
+	for (n = 0, stop = first; n < BATCH_GRANULES && stop <= last; n++) {
+		if (find_resident(extent, stop, start, end, &resident)) {
 			/* All words before the first entry would need a list; per granule is order enough. */
 			if (!adverb_breaks(ADVERB_BROKEN_ORDER))
-				leave_words(extent, &leaving);
+				leave_words(extent, &resident);
 			if (!adverb_breaks(ADVERB_BROKEN_PARK))
-				leave_entries(extent, &leaving);
+				leave_entries(extent, &resident);
 		}
 		stop = find_next_bit(extent->summary, last + 1, stop + 1);
 	}
 	if (!adverb_breaks(ADVERB_BROKEN_SYNC))
-		adverb_count(region, ADVERB_SYNCS, adverb_retarget_sync(extent));
+		adverb_retarget_sync(extent);
 	if (adverb_breaks(ADVERB_BROKEN_ORDER))
 		mdelay(5);
-	for (i = granule; i < stop && i <= last; i = find_next_bit(extent->summary, last + 1, i + 1)) {
-		if (!look_at_granule(extent, i, start, end, &leaving))
+	for (granule = first; granule < stop && granule <= last;
+	     granule = find_next_bit(extent->summary, last + 1, granule + 1)) {
+		if (!find_resident(extent, granule, start, end, &resident))
 			continue;
 		if (adverb_breaks(ADVERB_BROKEN_ORDER))
-			leave_words(extent, &leaving);
-		left += leave_pages(extent, &leaving);
-		for (view = 0; remember && view < ADVERB_VIEWS; view++)
-			if (leaving.mask[view])
-				__set_bit(i, extent->recent[view]);
+			leave_words(extent, &resident);
+		pages_left += leave_pages(extent, &resident);
+		for (view = 0; may_come_back && view < ADVERB_VIEWS; view++)
+			if (resident.mask[view])
+				__set_bit(granule, extent->recent[view]);
 	}
-	adverb_count(region, ADVERB_LEAVE, left);
-	if (left && remember && !extent->dead)
-		queue_delayed_work(adverb_remap_queue, &region->remap, REMAP_DELAY);
+	adverb_count(region, ADVERB_LEAVE, pages_left);
+	if (pages_left && may_come_back && !extent->dead)
+		adverb_remap_soon(region);
 	if (stop > last)
 		return end;
 	return (extent->start & ~(ADVERB_GRANULE_SIZE - 1)) + stop * ADVERB_GRANULE_SIZE;
 }
 
-static void leave(struct adverb_extent *extent, unsigned long start, unsigned long end, bool remember,
+static void leave(struct adverb_extent *extent, unsigned long start, unsigned long end, bool may_come_back,
 		  bool may_sleep) __must_hold(&extent->lock)
 {
 	for (;;) {
-		start = leave_batch(extent, start, end, remember);
+		start = leave_batch(extent, start, end, may_come_back);
 		if (start >= end)
 			return;
 		write_unlock(&extent->lock);
@@ -187,7 +189,7 @@ static bool extent_invalidate(struct mmu_interval_notifier *notifier,
 	unsigned long start = max(range->start, extent->start);
 	unsigned long end = min(range->end, extent->end);
 	/* Unmapped pages do not come back by themselves; of the others the worker may find some in place. */
-	bool remember = range->event != MMU_NOTIFY_UNMAP && range->event != MMU_NOTIFY_RELEASE;
+	bool may_come_back = range->event != MMU_NOTIFY_UNMAP && range->event != MMU_NOTIFY_RELEASE;
 
 	if (adverb_breaks(ADVERB_BROKEN_NOWAIT) && !mmu_notifier_range_blockable(range))
 		return false;
@@ -197,7 +199,7 @@ static bool extent_invalidate(struct mmu_interval_notifier *notifier,
 	/* From here on whoever looked before must look again, also between batches. */
 	mmu_interval_set_seq(notifier, sequence);
 	if (start < end)
-		leave(extent, start, end, remember, mmu_notifier_range_blockable(range));
+		leave(extent, start, end, may_come_back, mmu_notifier_range_blockable(range));
 	write_unlock(&extent->lock);
 	return true;
 }
@@ -206,7 +208,13 @@ static const struct mmu_interval_notifier_ops extent_notifier_ops = {
 	.invalidate = extent_invalidate,
 };
 
-/* Table pages of an extent with both views and all slots: what it may come to use, not what it uses yet. */
+/**
+ * adverb_extent_charge - what an extent costs its owner
+ * @start: its first address, page aligned
+ * @end: exclusive
+ *
+ * Return: table pages with both views and all slots: what it may come to use, not what it uses yet.
+ */
 unsigned long adverb_extent_charge(unsigned long start, unsigned long end)
 {
 	unsigned long chunks = (PAGE_ALIGN(end) >> ADVERB_CHUNK_SHIFT) - (start >> ADVERB_CHUNK_SHIFT) + 1;
@@ -215,12 +223,23 @@ unsigned long adverb_extent_charge(unsigned long start, unsigned long end)
 	return chunks + ADVERB_VIEWS * DIV_ROUND_UP(words * sizeof(u64), PAGE_SIZE) + 2;
 }
 
+/**
+ * adverb_extent_create - make an extent, with no views yet
+ * @region: it lies in; its lock is held
+ * @start: page aligned, as is @end
+ * @end: exclusive, in the same aligned GiB
+ *
+ * May sleep. From now on it is told when pages of the range leave.
+ *
+ * Return: the extent, for adverb_extent_destroy(); or ERR_PTR().
+ */
 struct adverb_extent *adverb_extent_create(struct adverb_region *region, unsigned long start,
 					   unsigned long end)
 {
 	struct adverb_extent *extent = kzalloc(sizeof(*extent), GFP_KERNEL_ACCOUNT);
 	int view, error = -ENOMEM;
 
+	lockdep_assert_held(&region->lock);
 	if (!extent)
 		return ERR_PTR(-ENOMEM);
 	extent->region = region;
@@ -232,29 +251,42 @@ struct adverb_extent *adverb_extent_create(struct adverb_region *region, unsigne
 	extent->chunks = kvcalloc(extent_chunks(extent), sizeof(*extent->chunks), GFP_KERNEL_ACCOUNT);
 	extent->summary = bitmap_zalloc(extent_granules(extent), GFP_KERNEL_ACCOUNT);
 	if (!extent->chunks || !extent->summary)
-		goto fail;
+		goto destroy;
 	for (view = 0; view < ADVERB_VIEWS; view++) {
 		extent->recent[view] = bitmap_zalloc(extent_granules(extent), GFP_KERNEL_ACCOUNT);
 		if (!extent->recent[view])
-			goto fail;
+			goto destroy;
 	}
 	error = mmu_interval_notifier_insert(&extent->notifier, region->mm, start, end - start,
 					     &extent_notifier_ops);
 	if (error)
-		goto fail;
+		goto destroy;
 	return extent;
-fail:
+
+destroy:
 	extent->notifier.mm = NULL;
 	adverb_extent_destroy(extent);
 	return ERR_PTR(error);
 }
 
-/* The view shows what comes from now on; what is resident in the other one stays out of this one. */
+/**
+ * adverb_extent_add_view - build a view of an extent
+ * @extent: whose region's lock is held
+ * @view: one it does not have yet
+ *
+ * The view shows what comes from now on; what is resident in the other one stays out of this one. May sleep.
+ *
+ * Return: 0 or -ENOMEM.
+ */
 int adverb_extent_add_view(struct adverb_extent *extent, unsigned int view)
 {
 	size_t size = PAGE_ALIGN(extent_granules(extent) * sizeof(u64));
-	u64 *words = adverb_words_alloc(size);
+	u64 *words;
 
+	lockdep_assert_held(&extent->region->lock);
+	if (WARN_ON(extent->views[view].built))
+		return -EEXIST;
+	words = adverb_words_alloc(size);
 	if (!words)
 		return -ENOMEM;
 	write_lock(&extent->lock);
@@ -265,15 +297,27 @@ int adverb_extent_add_view(struct adverb_extent *extent, unsigned int view)
 	return 0;
 }
 
+/**
+ * adverb_extent_kill - let everything leave, and nothing enter any more
+ * @extent: whose region's lock is held
+ *
+ * May sleep. The notifier stays until adverb_extent_destroy().
+ */
 void adverb_extent_kill(struct adverb_extent *extent)
 {
+	lockdep_assert_held(&extent->region->lock);
 	write_lock(&extent->lock);
 	extent->dead = true;
 	leave(extent, extent->start, extent->end, false, true);
 	write_unlock(&extent->lock);
 }
 
-/* No device has a mapping any more: each holds a reference to the region. */
+/**
+ * adverb_extent_destroy - free an extent
+ * @extent: no device has a mapping any more, as each holds a reference to the region
+ *
+ * May sleep, and wait for an invalidation going on.
+ */
 void adverb_extent_destroy(struct adverb_extent *extent)
 {
 	unsigned int i;
@@ -299,40 +343,49 @@ void adverb_extent_destroy(struct adverb_extent *extent)
 
 /*
  * Points the mapping's entries of all resident pages at them, or at the parking page; batch by batch, so that
- * invalidations get in between. Under the lock, which it drops.
+ * invalidations get in between: it drops the lock and takes it again.
  */
 static void retarget_all(struct adverb_extent *extent, struct adverb_mapping *mapping, bool show)
 	__must_hold(&extent->lock)
 {
 	unsigned int granule = 0, granules = extent_granules(extent), n;
-	struct leaving found;
+	struct resident resident;
 	int i;
 
+	lockdep_assert_held_write(&extent->lock);
 	while (granule < granules) {
 		for (n = 0; n < BATCH_GRANULES; n++, granule++) {
 			granule = find_next_bit(extent->summary, granules, granule);
 			if (granule >= granules)
 				break;
-			if (!look_at_granule(extent, granule, extent->start, extent->end, &found))
+			if (!find_resident(extent, granule, extent->start, extent->end, &resident))
 				continue;
 			for (i = 0; i < ADVERB_GRANULE_PAGES; i++)
-				if (found.mask[mapping->view] & BIT(i))
-					adverb_retarget(mapping, found.address + i * PAGE_SIZE,
-							show ? found.slots[i] & PAGE_MASK : mapping->parking);
+				if (resident.mask[mapping->view] & BIT(i))
+					adverb_retarget(mapping, resident.address + i * PAGE_SIZE,
+							show ? resident.slots[i] & PAGE_MASK
+							     : mapping->parking);
 		}
-		adverb_count(extent->region, ADVERB_SYNCS, adverb_retarget_sync(extent));
+		adverb_retarget_sync(extent);
 		write_unlock(&extent->lock);
 		cond_resched();
 		write_lock(&extent->lock);
 	}
 }
 
-/*
+/**
+ * adverb_extent_add_mapping - show an extent's pages to the devices of a mapping
+ * @extent: whose attach_lock is held
+ * @mapping: prepared, of this extent
+ *
  * Pages that come or go while the mapping is being filled reach it like any other, as it is in the list from
- * the start; no device uses it before this returns.
+ * the start; no device uses it before this returns. May sleep.
+ *
+ * Return: 0; -ESHUTDOWN: the extent was killed.
  */
 int adverb_extent_add_mapping(struct adverb_extent *extent, struct adverb_mapping *mapping)
 {
+	lockdep_assert_held(&extent->attach_lock);
 	write_lock(&extent->lock);
 	if (extent->dead) {
 		write_unlock(&extent->lock);
@@ -344,13 +397,18 @@ int adverb_extent_add_mapping(struct adverb_extent *extent, struct adverb_mappin
 	return 0;
 }
 
-/*
+/**
+ * adverb_extent_remove_mapping - park all entries of a mapping
+ * @extent: whose attach_lock is held
+ * @mapping: no device uses it any more
+ *
  * It stays in the list until no entry names a page any more and the IOMMU knows: a page that left after it
  * was out of the list, but before its addresses are unmapped, would still be within the device's reach.
- * Pages it may have written are marked dirty when they leave, as their slots remain.
+ * Pages it may have written are marked dirty when they leave, as their slots remain. May sleep.
  */
 void adverb_extent_remove_mapping(struct adverb_extent *extent, struct adverb_mapping *mapping)
 {
+	lockdep_assert_held(&extent->attach_lock);
 	write_lock(&extent->lock);
 	mapping->closing = true;
 	retarget_all(extent, mapping, false);

@@ -8,27 +8,30 @@
  * charges RLIMIT_MEMLOCK, which takes mmap_lock.
  */
 #include <linux/dma-map-ops.h>
+#include <linux/lockdep.h>
 #include <linux/pci.h>
 #include <linux/scatterlist.h>
 #include <linux/slab.h>
 
 #include "adverb.h"
 
-static enum dma_data_direction direction(unsigned int view)
+static enum dma_data_direction mapping_direction(const struct adverb_mapping *mapping)
 {
 	/* A read view's entries let nothing be written, whatever the memory region allows. */
-	return view == ADVERB_VIEW_READ ? DMA_TO_DEVICE : DMA_BIDIRECTIONAL;
+	return mapping->view == ADVERB_VIEW_READ ? DMA_TO_DEVICE : DMA_BIDIRECTIONAL;
 }
 
-static void refuse(struct adverb_extent *extent, struct device *dev, const char *why)
+/* Tells who must know why. Returns what the importer gets. */
+static struct adverb_mapping *refuse(struct adverb_extent *extent, struct device *dev, const char *reason)
 {
 	adverb_count(extent->region, ADVERB_REFUSED, 1);
-	dev_warn_ratelimited(dev, "adverb: no unpinned memory for this device: %s\n", why);
-	adverb_event(extent->region, why);
+	dev_warn_ratelimited(dev, "adverb: no unpinned memory for this device: %s\n", reason);
+	adverb_event(extent->region, reason);
+	return ERR_PTR(-EOPNOTSUPP);
 }
 
-/* Reasons that do not need a try. */
-static const char *unfit(struct device *dev, struct iommu_domain *domain)
+/* Why a device is refused without a try; NULL if it is not. */
+static const char *refusal(struct device *dev, struct iommu_domain *domain)
 {
 	if (!domain || domain->type == IOMMU_DOMAIN_IDENTITY)
 		return "its addresses are not translated; boot with iommu.passthrough=0 (and intel_iommu=on)";
@@ -40,9 +43,9 @@ static const char *unfit(struct device *dev, struct iommu_domain *domain)
 }
 
 /*
- * One run of IOVA whose entries name the parking page, page by page: a huge entry could not be changed for
- * one page. The first of each 2 MiB names the probe until adverb_retarget_prepare() has changed it. Nothing is
- * flushed from CPU caches: what devices are to see is neither of the two.
+ * The range of IOVA: its entries name the parking page, page by page, as a huge entry could not be changed
+ * for one page. The first of each 2 MiB names the probe until adverb_retarget_prepare() has changed it.
+ * Nothing is flushed from CPU caches: what devices are to see is neither of the two.
  */
 static phys_addr_t first_target(const struct adverb_mapping *mapping, size_t offset)
 {
@@ -50,86 +53,88 @@ static phys_addr_t first_target(const struct adverb_mapping *mapping, size_t off
 }
 
 #if ADVERB_DMA_IOVA
-static int make_run(struct adverb_mapping *mapping, struct device *dev)
+static int map_range(struct adverb_mapping *mapping, struct device *dev)
 {
-	size_t at;
+	size_t offset;
 	int error = 0;
 
-	if (!dma_iova_try_alloc(dev, &mapping->run, mapping->parking, mapping->size))
+	if (!dma_iova_try_alloc(dev, &mapping->iova_state, mapping->parking, mapping->size))
 		return -ENOSPC;
-	mapping->iova = mapping->run.addr;
-	for (at = 0; at < mapping->size; at += PAGE_SIZE) {
-		error = dma_iova_link(dev, &mapping->run, first_target(mapping, at), at, PAGE_SIZE,
-				      direction(mapping->view), DMA_ATTR_SKIP_CPU_SYNC);
+	mapping->iova = mapping->iova_state.addr;
+	for (offset = 0; offset < mapping->size; offset += PAGE_SIZE) {
+		error = dma_iova_link(dev, &mapping->iova_state, first_target(mapping, offset), offset,
+				      PAGE_SIZE, mapping_direction(mapping), DMA_ATTR_SKIP_CPU_SYNC);
 		if (error)
 			break;
-		if (at % ADVERB_CHUNK_SIZE == 0)
+		if (offset % ADVERB_CHUNK_SIZE == 0)
 			cond_resched();
 	}
 	if (!error)
-		error = dma_iova_sync(dev, &mapping->run, 0, mapping->size);
+		error = dma_iova_sync(dev, &mapping->iova_state, 0, mapping->size);
 	if (error)
-		dma_iova_destroy(dev, &mapping->run, at, direction(mapping->view), DMA_ATTR_SKIP_CPU_SYNC);
+		dma_iova_destroy(dev, &mapping->iova_state, offset, mapping_direction(mapping),
+				 DMA_ATTR_SKIP_CPU_SYNC);
 	return error;
 }
 
-static void drop_run(struct adverb_mapping *mapping, struct device *dev)
+static void unmap_range(struct adverb_mapping *mapping, struct device *dev)
 {
-	dma_iova_destroy(dev, &mapping->run, mapping->size, direction(mapping->view), DMA_ATTR_SKIP_CPU_SYNC);
+	dma_iova_destroy(dev, &mapping->iova_state, mapping->size, mapping_direction(mapping),
+			 DMA_ATTR_SKIP_CPU_SYNC);
 }
 #else
 /*
  * An entry per page is the only way to have the same page many times in a row; transient, 32 bytes a page,
  * which nobody is charged for, and so only once at a time.
  */
-static DEFINE_MUTEX(list_lock);
+static DEFINE_MUTEX(scatterlist_lock);
 
-static int make_run(struct adverb_mapping *mapping, struct device *dev)
+static int map_range(struct adverb_mapping *mapping, struct device *dev)
 {
 	unsigned int i, pages = mapping->size >> PAGE_SHIFT;
 	struct scatterlist *entry;
 	struct sg_table table;
-	dma_addr_t next;
+	dma_addr_t expected;
 	int error;
 
-	mutex_lock(&list_lock);
+	mutex_lock(&scatterlist_lock);
 	error = sg_alloc_table(&table, pages, GFP_KERNEL);
 	if (error)
 		goto unlock;
 	for_each_sgtable_sg(&table, entry, i)
 		sg_set_page(entry, pfn_to_page(PHYS_PFN(first_target(mapping, (size_t)i << PAGE_SHIFT))),
 			    PAGE_SIZE, 0);
-	error = dma_map_sgtable(dev, &table, direction(mapping->view), DMA_ATTR_SKIP_CPU_SYNC);
+	error = dma_map_sgtable(dev, &table, mapping_direction(mapping), DMA_ATTR_SKIP_CPU_SYNC);
 	if (error)
-		goto out;
+		goto free;
 	mapping->iova = sg_dma_address(table.sgl);
-	next = mapping->iova;
+	expected = mapping->iova;
 	for_each_sgtable_dma_sg(&table, entry, i) {
-		if (sg_dma_address(entry) != next)
+		if (sg_dma_address(entry) != expected)
 			break;
-		next += sg_dma_len(entry);
+		expected += sg_dma_len(entry);
 	}
-	if (next != mapping->iova + mapping->size) {
-		dma_unmap_sgtable(dev, &table, direction(mapping->view), DMA_ATTR_SKIP_CPU_SYNC);
+	if (expected != mapping->iova + mapping->size) {
+		dma_unmap_sgtable(dev, &table, mapping_direction(mapping), DMA_ATTR_SKIP_CPU_SYNC);
 		error = -EOPNOTSUPP;
 	}
-out:
+free:
 	sg_free_table(&table);
 unlock:
-	mutex_unlock(&list_lock);
+	mutex_unlock(&scatterlist_lock);
 	return error;
 }
 
-static void drop_run(struct adverb_mapping *mapping, struct device *dev)
+static void unmap_range(struct adverb_mapping *mapping, struct device *dev)
 {
-	dma_unmap_page_attrs(dev, mapping->iova, mapping->size, direction(mapping->view),
+	dma_unmap_page_attrs(dev, mapping->iova, mapping->size, mapping_direction(mapping),
 			     DMA_ATTR_SKIP_CPU_SYNC);
 }
 #endif
 
 static void unmap_parking(struct adverb_mapping *mapping, struct device *dev)
 {
-	drop_run(mapping, dev);
+	unmap_range(mapping, dev);
 	/*
 	 * The kernel may put off the flush of an unmap for some milliseconds. The parking page and whatever
 	 * an entry still named must not be freed before it.
@@ -140,7 +145,7 @@ static void unmap_parking(struct adverb_mapping *mapping, struct device *dev)
 
 static int map_parking(struct adverb_mapping *mapping, struct device *dev)
 {
-	int error = make_run(mapping, dev);
+	int error = map_range(mapping, dev);
 
 	if (error) {
 		iommu_flush_iotlb_all(mapping->domain); /* as in unmap_parking() */
@@ -182,8 +187,8 @@ static struct page *make_probe(const struct adverb_mapping *mapping)
 	return probe;
 }
 
-/* Nothing that can be another time, like memory, is a refusal. */
-static const char *why_not_mapped(int error)
+/* Why a device has no range, by the error; NULL if it may have one another time, as with memory. */
+static const char *refusal_of(int error)
 {
 	switch (error) {
 	case -EOPNOTSUPP:
@@ -195,17 +200,18 @@ static const char *why_not_mapped(int error)
 	}
 }
 
-static int make_mapping(struct adverb_extent *extent, unsigned int view, struct device *dev,
-			struct iommu_domain *domain, struct adverb_mapping **result)
+static struct adverb_mapping *mapping_create(struct adverb_extent *extent, unsigned int view,
+					     struct device *dev, struct iommu_domain *domain)
 {
 	unsigned long first = round_down(extent->start, ADVERB_CHUNK_SIZE);
 	struct adverb_mapping *mapping = kzalloc(sizeof(*mapping), GFP_KERNEL_ACCOUNT);
-	struct page *probe = NULL;
-	const char *why = NULL;
+	const char *reason = NULL;
+	struct page *probe;
 	int error;
 
+	lockdep_assert_held(&extent->attach_lock);
 	if (!mapping)
-		return -ENOMEM;
+		return ERR_PTR(-ENOMEM);
 	mapping->extent = extent;
 	mapping->view = view;
 	mapping->domain = domain;
@@ -221,84 +227,104 @@ static int make_mapping(struct adverb_extent *extent, unsigned int view, struct 
 	error = adverb_charge(extent->region, mapping->charged);
 	if (error)
 		goto free;
-	probe = make_probe(mapping);
 	error = -ENOMEM;
+	probe = make_probe(mapping);
 	if (!probe)
 		goto uncharge;
 	mapping->probe = page_to_phys(probe);
 	error = map_parking(mapping, dev);
 	if (error) {
-		why = why_not_mapped(error);
-		goto uncharge;
+		reason = refusal_of(error);
+		goto free_probe;
 	}
-	error = adverb_retarget_prepare(mapping, &why);
-	if (error)
+	error = -EOPNOTSUPP;
+	reason = adverb_retarget_prepare(mapping);
+	if (reason)
 		goto unmap;
 	error = adverb_extent_add_mapping(extent, mapping);
 	if (error)
 		goto unmap;
 	__free_page(probe); /* the IOMMU has forgotten it */
-	*result = mapping;
-	return 0;
+	return mapping;
+
 unmap:
 	unmap_parking(mapping, dev);
+free_probe:
+	__free_page(probe);
 uncharge:
-	if (probe)
-		__free_page(probe);
 	adverb_uncharge(extent->region, mapping->charged);
 free:
 	kvfree(mapping->leaf);
 	kfree(mapping);
-	if (why)
-		refuse(extent, dev, why);
-	return error;
+	if (reason)
+		refuse(extent, dev, reason);
+	return ERR_PTR(error);
 }
 
-static bool reaches(struct device *dev, const struct adverb_mapping *mapping)
+static bool device_reaches(struct device *dev, const struct adverb_mapping *mapping)
 {
 	return mapping->iova + mapping->size - 1 <= min_not_zero(dma_get_mask(dev), dev->bus_dma_limit);
 }
 
-/* The mapping of a view for a device; a soft RNIC needs none (NULL). May sleep; dma_resv not held. */
-int adverb_mapping_get(struct adverb_extent *extent, unsigned int view, struct device *dev,
-		       struct adverb_mapping **result)
+static struct adverb_mapping *find_mapping(struct adverb_extent *extent, unsigned int view,
+					   struct iommu_domain *domain)
 {
-	struct iommu_domain *domain;
 	struct adverb_mapping *mapping;
-	const char *why;
-	int error = 0;
 
-	*result = NULL;
-	if (adverb_soft_is(dev))
-		return 0;
-	domain = iommu_get_domain_for_dev(dev);
-	why = unfit(dev, domain);
-	if (why) {
-		refuse(extent, dev, why);
-		return -EOPNOTSUPP;
-	}
-	mutex_lock(&extent->attach_lock);
-	list_for_each_entry(mapping, &extent->mappings, node) {
-		if (mapping->domain == domain && mapping->view == view) {
-			*result = mapping;
-			break;
-		}
-	}
-	if (!*result) {
-		error = make_mapping(extent, view, dev, domain, result);
-	} else if (reaches(dev, *result)) {
-		(*result)->users++;
-	} else {
-		refuse(extent, dev, "a device of its IOMMU group has attached before, at addresses beyond its own");
-		error = -EOPNOTSUPP;
-	}
-	mutex_unlock(&extent->attach_lock);
-	return error;
+	lockdep_assert_held(&extent->attach_lock);
+	list_for_each_entry(mapping, &extent->mappings, node)
+		if (mapping->domain == domain && mapping->view == view)
+			return mapping;
+	return NULL;
 }
 
-/*
- * The last user's: all entries are parked and synced, then unmapped, flushed, and only then freed. Unmapped
+/**
+ * adverb_mapping_get - the mapping of a view for a device
+ * @extent: whose
+ * @view: built
+ * @dev: of the importer
+ *
+ * Devices of one IOMMU domain share it. Why a device is refused is logged, counted and told by netlink. May
+ * sleep, and takes mmap_lock; dma_resv is not held.
+ *
+ * Return: the mapping, for adverb_mapping_put(); NULL for the soft RNIC, which needs none;
+ * ERR_PTR(-EOPNOTSUPP): the device is refused; ERR_PTR(-ENOSPC): and its addresses are used up; what
+ * adverb_charge() and adverb_extent_add_mapping() return; or what the DMA API does.
+ */
+struct adverb_mapping *adverb_mapping_get(struct adverb_extent *extent, unsigned int view,
+					  struct device *dev)
+{
+	struct adverb_mapping *mapping;
+	struct iommu_domain *domain;
+	const char *reason;
+
+	if (adverb_soft_is(dev))
+		return NULL;
+	domain = iommu_get_domain_for_dev(dev);
+	reason = refusal(dev, domain);
+	if (reason)
+		return refuse(extent, dev, reason);
+	mutex_lock(&extent->attach_lock);
+	mapping = find_mapping(extent, view, domain);
+	if (!mapping)
+		mapping = mapping_create(extent, view, dev, domain);
+	else if (device_reaches(dev, mapping))
+		mapping->users++;
+	else
+		mapping = refuse(extent, dev,
+				 "a device of its IOMMU group has attached before, at addresses beyond its own");
+	mutex_unlock(&extent->attach_lock);
+	return mapping;
+}
+
+/**
+ * adverb_mapping_put - a device lets go of a mapping
+ * @mapping: of adverb_mapping_get(), or NULL
+ * @dev: which uses it no more
+ *
+ * With its last user all entries are parked and synced, then unmapped, flushed, and only then freed. Unmapped
  * for the device that lets go now: of those that share the range, the one it was mapped for may be unplugged.
+ * May sleep, and takes mmap_lock; dma_resv is not held.
  */
 void adverb_mapping_put(struct adverb_mapping *mapping, struct device *dev)
 {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Generic netlink: who uses the module and how much, its limits, and an event when it refuses something. */
 #include <linux/cred.h>
+#include <linux/lockdep.h>
 #include <linux/user_namespace.h>
 #include <net/genetlink.h>
 #include <net/sock.h>
@@ -14,38 +15,32 @@ static const struct nla_policy limits_policy[ADVERB_ATTR_MAX + 1] = {
 	[ADVERB_ATTR_MAX_PAGES] = { .type = NLA_U64 },
 };
 
-/* In the order of enum adverb_count. */
-static const int count_attributes[ADVERB_COUNTS] = {
-	[ADVERB_ENTER] = ADVERB_ATTR_ENTER,	    [ADVERB_LEAVE] = ADVERB_ATTR_LEAVE,
-	[ADVERB_MINOR] = ADVERB_ATTR_MINOR,	    [ADVERB_MAJOR] = ADVERB_ATTR_MAJOR,
-	[ADVERB_RETARGETS] = ADVERB_ATTR_RETARGETS, [ADVERB_SYNCS] = ADVERB_ATTR_SYNCS,
-	[ADVERB_REMAPS] = ADVERB_ATTR_REMAPS,	    [ADVERB_REFUSED] = ADVERB_ATTR_REFUSED,
+static const int counter_attributes[ADVERB_COUNTER_COUNT] = {
+#define ADVERB_COUNTER(name, field) [ADVERB_##name] = ADVERB_ATTR_##name,
+	ADVERB_COUNTERS(ADVERB_COUNTER)
+#undef ADVERB_COUNTER
 };
 
 static bool put_counts(struct sk_buff *skb, const atomic64_t *counts)
 {
 	int i;
 
-	for (i = 0; i < ADVERB_COUNTS; i++)
-		if (nla_put_u64_64bit(skb, count_attributes[i], atomic64_read(&counts[i]), ADVERB_ATTR_PAD))
+	for (i = 0; i < ADVERB_COUNTER_COUNT; i++)
+		if (nla_put_u64_64bit(skb, counter_attributes[i], atomic64_read(&counts[i]),
+				      ADVERB_ATTR_PAD))
 			return false;
 	return true;
 }
 
 static bool put_region(struct sk_buff *skb, struct adverb_region *region, struct user_namespace *users)
 {
-	struct adverb_extent *extent;
-	unsigned long index;
-	u32 extents = 0;
-
-	xa_for_each(&region->extents, index, extent)
-		extents++;
+	lockdep_assert_held(&adverb_regions_lock);
 	return !nla_put_u32(skb, ADVERB_ATTR_PID, region->pid) &&
 	       !nla_put_u32(skb, ADVERB_ATTR_UID, from_kuid_munged(users, adverb_user_uid(region->user))) &&
 	       !nla_put_u32(skb, ADVERB_ATTR_REGION, region->number) &&
 	       !nla_put_u64_64bit(skb, ADVERB_ATTR_START, region->start, ADVERB_ATTR_PAD) &&
 	       !nla_put_u64_64bit(skb, ADVERB_ATTR_LENGTH, region->length, ADVERB_ATTR_PAD) &&
-	       !nla_put_u32(skb, ADVERB_ATTR_EXTENTS, extents) &&
+	       !nla_put_u32(skb, ADVERB_ATTR_EXTENTS, adverb_region_extents(region)) &&
 	       !nla_put_u32(skb, ADVERB_ATTR_ATTACHMENTS, atomic_read(&region->attachments)) &&
 	       !nla_put_u64_64bit(skb, ADVERB_ATTR_CHARGED_PAGES, atomic64_read(&region->charged),
 				  ADVERB_ATTR_PAD) &&
@@ -153,7 +148,13 @@ static struct genl_family family = {
 	.resv_start_op = ADVERB_CMD_REGIONS,
 };
 
-/* Tells who listens; lost without a word when memory is short. May sleep. */
+/**
+ * adverb_event - tell who listens that something was refused
+ * @region: whose program it happened to
+ * @reason: what happened, for a person
+ *
+ * Lost without a word when memory is short. May sleep.
+ */
 void adverb_event(struct adverb_region *region, const char *reason)
 {
 	struct sk_buff *skb = genlmsg_new(NLMSG_DEFAULT_SIZE, GFP_KERNEL);
@@ -172,11 +173,19 @@ void adverb_event(struct adverb_region *region, const char *reason)
 	genlmsg_multicast(&family, skb, 0, 0, GFP_KERNEL);
 }
 
-int adverb_netlink_init(void)
+/**
+ * adverb_netlink_init - register the family
+ *
+ * Return: 0 or -errno.
+ */
+int __init adverb_netlink_init(void)
 {
 	return genl_register_family(&family);
 }
 
+/**
+ * adverb_netlink_exit - take the family away
+ */
 void adverb_netlink_exit(void)
 {
 	genl_unregister_family(&family);

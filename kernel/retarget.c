@@ -14,6 +14,7 @@
  */
 #include <linux/cc_platform.h>
 #include <linux/iommu.h>
+#include <linux/lockdep.h>
 #include <linux/uaccess.h>
 #include <asm/cacheflush.h>
 
@@ -27,7 +28,7 @@
 #define SEARCH_BYTES 1024 /* to either side of the domain: within the driver's own structure around it */
 
 /* The leaf table for an IOVA under a candidate root. Reads with care: the candidate may be anything. */
-static u64 *walk(u64 *table, int levels, dma_addr_t iova)
+static u64 *find_leaf(u64 *table, int levels, dma_addr_t iova)
 {
 	u64 entry;
 	int level;
@@ -49,7 +50,7 @@ static u64 *walk(u64 *table, int levels, dma_addr_t iova)
 }
 
 /* Whether the table's entry for this address names the page, and the driver says the same. */
-static bool names(const struct adverb_mapping *mapping, u64 *leaf, dma_addr_t iova, phys_addr_t page)
+static bool entry_names(const struct adverb_mapping *mapping, u64 *leaf, dma_addr_t iova, phys_addr_t page)
 {
 	u64 entry;
 
@@ -59,47 +60,47 @@ static bool names(const struct adverb_mapping *mapping, u64 *leaf, dma_addr_t io
 	       iommu_iova_to_phys(mapping->domain, iova) == page;
 }
 
-static void exchange(u64 *entry, phys_addr_t to)
+static void exchange_target(u64 *entry, phys_addr_t target)
 {
-	u64 old, fresh;
+	u64 before, after;
 
 	/* The IOMMU may set accessed and dirty bits at the same time. */
 	do {
-		old = READ_ONCE(*entry);
-		fresh = (old & ~ENTRY_ADDRESS) | to;
-	} while (cmpxchg64(entry, old, fresh) != old);
+		before = READ_ONCE(*entry);
+		after = (before & ~ENTRY_ADDRESS) | target;
+	} while (cmpxchg64(entry, before, after) != before);
 	/* Not every IOMMU looks into the CPU's caches when it walks, and which do not is not told. */
 	clflush_cache_range(entry, sizeof(*entry));
 }
 
 /*
- * Points the first entry of a leaf table from the probe to the parking page, and asks the driver whether it is
- * there now. Nothing is written but where the probe was found, which only this mapping names: a table of
+ * Points the first entry of a leaf table from the probe to the parking page, and asks the driver whether it
+ * is there now. Nothing is written but where the probe was found, which only this mapping names: a table of
  * another domain, of devices that work, can have the same shape and even the same parking page.
  */
 static bool prove_leaf(const struct adverb_mapping *mapping, u64 *leaf, dma_addr_t iova)
 {
 	u64 *entry = &leaf[(iova >> PAGE_SHIFT) % ADVERB_CHUNK_PAGES];
 
-	if (!names(mapping, leaf, iova, mapping->probe) ||
-	    !names(mapping, leaf, iova + PAGE_SIZE, mapping->parking))
+	if (!entry_names(mapping, leaf, iova, mapping->probe) ||
+	    !entry_names(mapping, leaf, iova + PAGE_SIZE, mapping->parking))
 		return false;
-	exchange(entry, mapping->parking);
-	if (names(mapping, leaf, iova, mapping->parking) &&
-	    names(mapping, leaf, iova + PAGE_SIZE, mapping->parking))
+	exchange_target(entry, mapping->parking);
+	if (entry_names(mapping, leaf, iova, mapping->parking) &&
+	    entry_names(mapping, leaf, iova + PAGE_SIZE, mapping->parking))
 		return true;
-	exchange(entry, mapping->probe);
+	exchange_target(entry, mapping->probe);
 	return false;
 }
 
 /* All leaf tables of the mapping under one root, each proven. */
-static bool take_root(struct adverb_mapping *mapping, u64 *root, int levels)
+static bool prove_root(struct adverb_mapping *mapping, u64 *root, int levels)
 {
 	unsigned int i;
 
 	for (i = 0; i < mapping->size / ADVERB_CHUNK_SIZE; i++) {
 		dma_addr_t iova = mapping->iova + i * ADVERB_CHUNK_SIZE;
-		u64 *leaf = walk(root, levels, iova);
+		u64 *leaf = find_leaf(root, levels, iova);
 
 		if (!leaf || !virt_addr_valid(leaf) || !prove_leaf(mapping, leaf, iova))
 			return false;
@@ -111,16 +112,16 @@ static bool take_root(struct adverb_mapping *mapping, u64 *root, int levels)
 }
 
 /* Cheap test of a candidate before anything is written below it: first, middle and last probe are there. */
-static bool plausible(const struct adverb_mapping *mapping, u64 *root, int levels)
+static bool root_is_plausible(const struct adverb_mapping *mapping, u64 *root, int levels)
 {
-	size_t chunks = mapping->size / ADVERB_CHUNK_SIZE, probes[] = { 0, chunks / 2, chunks - 1 };
+	size_t chunks = mapping->size / ADVERB_CHUNK_SIZE, samples[] = { 0, chunks / 2, chunks - 1 };
 	int i;
 
-	for (i = 0; i < ARRAY_SIZE(probes); i++) {
-		dma_addr_t iova = mapping->iova + probes[i] * ADVERB_CHUNK_SIZE;
-		u64 *leaf = walk(root, levels, iova);
+	for (i = 0; i < ARRAY_SIZE(samples); i++) {
+		dma_addr_t iova = mapping->iova + samples[i] * ADVERB_CHUNK_SIZE;
+		u64 *leaf = find_leaf(root, levels, iova);
 
-		if (!leaf || !names(mapping, leaf, iova, mapping->probe))
+		if (!leaf || !entry_names(mapping, leaf, iova, mapping->probe))
 			return false;
 	}
 	return true;
@@ -140,82 +141,92 @@ static bool find_tables(struct adverb_mapping *mapping)
 		if (!candidate || candidate % PAGE_SIZE || !virt_addr_valid((void *)candidate))
 			continue;
 		for (levels = 2; levels <= MAX_LEVELS; levels++)
-			if (plausible(mapping, (u64 *)candidate, levels) &&
-			    take_root(mapping, (u64 *)candidate, levels))
+			if (root_is_plausible(mapping, (u64 *)candidate, levels) &&
+			    prove_root(mapping, (u64 *)candidate, levels))
 				return true;
 	}
 	return false;
 }
 
-/*
- * Finds and proves the leaf tables of a fresh mapping, whose entries all name the parking page afterwards.
- * EOPNOTSUPP with the reason if that fails.
+/**
+ * adverb_retarget_prepare - find and prove the leaf tables of a fresh mapping
+ * @mapping: its first entry of each 2 MiB names the probe, and no device uses it yet; its extent's
+ *	attach_lock is held
+ *
+ * Afterwards all entries name the parking page, and the IOMMU knows. May sleep.
+ *
+ * Return: NULL, or why its entries cannot be changed.
  */
-int adverb_retarget_prepare(struct adverb_mapping *mapping, const char **why)
+const char *adverb_retarget_prepare(struct adverb_mapping *mapping)
 {
 	bool found;
 
-	if (cc_platform_has(CC_ATTR_MEM_ENCRYPT)) {
-		*why = "memory is encrypted; entries cannot be checked";
-		return -EOPNOTSUPP;
-	}
+	lockdep_assert_held(&mapping->extent->attach_lock);
+	if (cc_platform_has(CC_ATTR_MEM_ENCRYPT))
+		return "memory is encrypted; entries cannot be checked";
 	found = find_tables(mapping);
 	/* The IOMMU may have looked at any entry at any time; the probe will be freed. */
 	iommu_flush_iotlb_all(mapping->domain);
-	if (found)
-		return 0;
-	*why = "its IOMMU's tables were not found or not proven to be changeable in place";
-	return -EOPNOTSUPP;
+	return found ? NULL : "its IOMMU's tables were not found or not proven to be changeable in place";
 }
 
 #ifdef ADVERB_BREAK
 /* What the API offers instead, for the tests to show what it does to a device. */
-static void through_the_gap(struct adverb_mapping *mapping, dma_addr_t iova, phys_addr_t to)
+static void unmap_and_map(struct adverb_mapping *mapping, dma_addr_t iova, phys_addr_t target)
 {
 	int rights = IOMMU_CACHE | IOMMU_READ | (mapping->view == ADVERB_VIEW_WRITE ? IOMMU_WRITE : 0);
 
 	iommu_unmap(mapping->domain, iova, PAGE_SIZE);
-	WARN_ON(iommu_map(mapping->domain, iova, to, PAGE_SIZE, rights, GFP_ATOMIC));
+	WARN_ON(iommu_map(mapping->domain, iova, target, PAGE_SIZE, rights, GFP_ATOMIC));
 }
 #else
-static void through_the_gap(struct adverb_mapping *mapping, dma_addr_t iova, phys_addr_t to) {}
+static void unmap_and_map(struct adverb_mapping *mapping, dma_addr_t iova, phys_addr_t target) {}
 #endif
 
-/*
- * Points the entry of a page of the extent elsewhere. Under the extent's lock; the device may still use the
- * old one until adverb_retarget_sync(). The exchange is a full barrier.
+/**
+ * adverb_retarget - point the entry of a page elsewhere
+ * @mapping: prepared; its extent is locked for writing
+ * @address: of the page, in the extent
+ * @target: the page it names from now on
+ *
+ * The device may still use the old one until adverb_retarget_sync(). The exchange is a full barrier.
  */
-void adverb_retarget(struct adverb_mapping *mapping, unsigned long address, phys_addr_t to)
+void adverb_retarget(struct adverb_mapping *mapping, unsigned long address, phys_addr_t target)
 {
 	unsigned long offset = address - round_down(mapping->extent->start, ADVERB_CHUNK_SIZE);
 	dma_addr_t iova = mapping->iova + offset;
 
+	lockdep_assert_held_write(&mapping->extent->lock);
 	if (adverb_breaks(ADVERB_BROKEN_GAP))
-		through_the_gap(mapping, iova, to);
+		unmap_and_map(mapping, iova, target);
 	else
-		exchange(&mapping->leaf[offset >> ADVERB_CHUNK_SHIFT][chunk_slot(address)], to);
+		exchange_target(&mapping->leaf[offset >> ADVERB_CHUNK_SHIFT][chunk_slot(address)], target);
 	iommu_iotlb_gather_add_range(&mapping->gather, iova, PAGE_SIZE);
 	adverb_gather_leaf(&mapping->gather);
-	mapping->touched = true;
+	mapping->needs_sync = true;
 	adverb_count(mapping->extent->region, ADVERB_RETARGETS, 1);
 }
 
-/*
- * Once per batch and domain. When it returns, no device of these domains uses an entry that was changed
- * before: the IOMMU has also drained what was in flight. Under the extent's lock. Returns the syncs done.
+/**
+ * adverb_retarget_sync - make the IOMMUs forget what entries named before
+ * @extent: locked for writing
+ *
+ * Once per batch and domain, and counted. When it returns, no device uses an entry that was changed before:
+ * the IOMMU has also drained what was in flight.
  */
-unsigned int adverb_retarget_sync(struct adverb_extent *extent)
+void adverb_retarget_sync(struct adverb_extent *extent)
 {
 	struct adverb_mapping *mapping;
 	unsigned int syncs = 0;
 
+	lockdep_assert_held_write(&extent->lock);
 	list_for_each_entry(mapping, &extent->mappings, node) {
-		if (!mapping->touched)
+		if (!mapping->needs_sync)
 			continue;
 		iommu_iotlb_sync(mapping->domain, &mapping->gather);
 		iommu_iotlb_gather_init(&mapping->gather);
-		mapping->touched = false;
+		mapping->needs_sync = false;
 		syncs++;
 	}
-	return syncs;
+	adverb_count(extent->region, ADVERB_SYNCS, syncs);
 }

@@ -5,6 +5,7 @@
  * flight, and no copy is ever made from or to a page that has left.
  */
 #include <linux/highmem.h>
+#include <linux/lockdep.h>
 #include <linux/module.h>
 #include <linux/platform_device.h>
 #include <linux/string.h>
@@ -14,60 +15,85 @@
 
 static struct platform_device *soft_device;
 
-int adverb_soft_init(void)
+/**
+ * adverb_soft_init - make the device that NICs in software attach with
+ *
+ * Return: 0 or -errno.
+ */
+int __init adverb_soft_init(void)
 {
 	soft_device = platform_device_register_simple("adverb-soft", PLATFORM_DEVID_NONE, NULL, 0);
 	return PTR_ERR_OR_ZERO(soft_device);
 }
 
+/**
+ * adverb_soft_exit - take the device away
+ */
 void adverb_soft_exit(void)
 {
 	platform_device_unregister(soft_device);
 }
 
+/**
+ * adverb_soft_is - whether a device is the one of NICs in software
+ * @dev: of an importer
+ *
+ * Return: true if it needs no mapping.
+ */
 bool adverb_soft_is(struct device *dev)
 {
 	return dev == &soft_device->dev;
 }
 
+/* Described in adverb_soft.h. */
 struct device *adverb_soft_device(void)
 {
 	return &soft_device->dev;
 }
 EXPORT_SYMBOL_GPL(adverb_soft_device);
 
-/* The page an address of a view leads to now. Under the lock. */
+/* The page an address of a view leads to now. */
 static struct page *translate(struct adverb_extent *extent, unsigned int view, unsigned long address)
 {
 	u64 *chunk = extent->chunks[extent_chunk(extent, address)];
 	u64 slot = chunk ? chunk[chunk_slot(address)] : 0;
 
+	lockdep_assert_held_read(&extent->lock);
 	return slot & BIT(view) ? pfn_to_page(slot >> PAGE_SHIFT) : extent->region->parking[view];
 }
 
-int adverb_soft_copy(struct dma_buf *dmabuf, u64 offset, void *buffer, size_t length, bool write)
+/**
+ * adverb_soft_move - move bytes between a view and kernel memory
+ * @extent: whose
+ * @view: built
+ * @offset: from the extent's start
+ * @buffer: kernel memory
+ * @length: bytes
+ * @write: into the view
+ *
+ * Process context (it may also be atomic), not softirq.
+ *
+ * Return: 0; -EWOULDBLOCK: in softirq; -ERANGE; -EACCES: a write into a read view.
+ */
+int adverb_soft_move(struct adverb_extent *extent, unsigned int view, u64 offset, void *buffer,
+		     size_t length, bool write)
 {
-	struct adverb_export *export = dmabuf->priv;
-	struct adverb_extent *extent;
-	unsigned long address;
+	unsigned long size = extent->end - extent->start, address;
 	struct page *page;
 	char *mapped;
 	size_t n;
 
-	if (!adverb_is_ours(dmabuf))
-		return -EINVAL;
 	/* The lock is taken with softirqs enabled elsewhere: one that took it here could wait for itself. */
 	if (WARN_ON_ONCE(in_serving_softirq() || in_hardirq()))
 		return -EWOULDBLOCK;
-	if (offset > dmabuf->size || length > dmabuf->size - offset)
+	if (offset > size || length > size - offset)
 		return -ERANGE;
-	if (write && export->view != ADVERB_VIEW_WRITE)
+	if (write && view != ADVERB_VIEW_WRITE)
 		return -EACCES;
-	extent = export->extent;
 	for (address = extent->start + offset; length; address += n, buffer += n, length -= n) {
 		n = min_t(size_t, length, PAGE_SIZE - offset_in_page(address));
 		read_lock(&extent->lock);
-		page = translate(extent, export->view, address);
+		page = translate(extent, view, address);
 		mapped = kmap_local_page(page);
 		if (write)
 			memcpy(mapped + offset_in_page(address), buffer, n);
@@ -78,4 +104,3 @@ int adverb_soft_copy(struct dma_buf *dmabuf, u64 offset, void *buffer, size_t le
 	}
 	return 0;
 }
-EXPORT_SYMBOL_GPL(adverb_soft_copy);

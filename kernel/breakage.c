@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Which step is left out; only in the build that tests the tests (breakage.h). */
+#include <linux/module.h>
+
+#include "breakage.h"
+
+int adverb_broken;
+module_param_named(broken, adverb_broken, int, 0600);
+MODULE_PARM_DESC(broken, "the step to leave out (breakage.h)");
