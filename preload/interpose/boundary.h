@@ -2,14 +2,15 @@
 // The one place where an exception of adverb's becomes the verb's own error.
 #pragma once
 
-#include "observe/counters.h"
-#include "observe/log.h"
-
 #include <cerrno>
 #include <exception>
 #include <new>
 
 namespace adverb::interpose {
+
+// Counts an exception that was caught here, and logs what it says, if anything, in the process's
+// World.
+void caught(const char* what) noexcept;
 
 // Runs `body`; if it throws, sets errno and returns `fail()`, evaluated then: verbs that return an
 // error number say so by returning errno. Nothing passes the C ABI.
@@ -18,14 +19,15 @@ auto boundary(Fail&& fail, Body&& body) noexcept -> decltype(body()) {
   try {
     return body();
   } catch (const std::bad_alloc&) {
+    caught(nullptr);
     errno = ENOMEM;
   } catch (const std::exception& e) {
-    observe::log_error("internal error: {}", e.what());
+    caught(e.what());
     errno = EIO;
   } catch (...) {
+    caught(nullptr);
     errno = EIO;
   }
-  observe::count(observe::Counter::exceptions_caught);
   return fail();
 }
 

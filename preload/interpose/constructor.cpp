@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "interpose/constructor.h"
 #include "interpose/boundary.h"
+#include "interpose/process_world.h"
 #include "model/start.h"
 
 #include <atomic>
@@ -21,7 +22,11 @@ __attribute__((constructor)) void note() {
 bool active() noexcept {
   if (!constructed.load(std::memory_order_acquire))
     return false;
-  static const bool on = boundary([] { return false; }, model::start);
+  static const bool on = boundary([] { return false; },
+                                  [] {
+                                    watch_forks();
+                                    return model::start(process_world());
+                                  });
   return on;
 }
 

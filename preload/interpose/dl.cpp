@@ -17,7 +17,7 @@ struct Hook {
 
 constexpr Hook hooks[] = {
 #define HOOK(ret, name, node, need, params, args, fail) {"ibv_" #name, #node},
-#include "interpose/verbs.def"
+#include "provider/verbs.def"
 };
 
 const Hook* find(const void* handle, const char* name) {

@@ -2,9 +2,8 @@
 // The ABI edge: one hook per HOOK line of verbs.def, at its version node by the version script.
 #include "interpose/boundary.h"
 #include "interpose/constructor.h"
+#include "interpose/process_world.h"
 #include "model/verbs.h"
-#include "observe/counters.h"
-#include "provider/real.h"
 
 #include <cerrno>
 #include <infiniband/verbs.h>
@@ -40,12 +39,14 @@ bool pass() noexcept {
   extern "C" __attribute__((visibility("default"))) ret hook_##name params noexcept __asm__(       \
       "ibv_" #name);                                                                               \
   ret hook_##name params noexcept {                                                                \
-    const auto& real = provider::real();                                                           \
+    adverb::World& world = interpose::process_world();                                             \
+    const auto& real = world.provider.real();                                                      \
     if (missing(real.ibv_##name, need))                                                            \
       return fail;                                                                                 \
     if (pass())                                                                                    \
       return real.ibv_##name args;                                                                 \
-    adverb::observe::count(adverb::observe::Counter::hooks_calls);                                 \
-    return interpose::boundary([] { return fail; }, [&] { return adverb::model::name args; });     \
+    world.counters.count(adverb::observe::Counter::hooks_calls);                                   \
+    return interpose::boundary([] { return fail; },                                                \
+                               [&] { return adverb::model::Verbs{world}.name args; });             \
   }
-#include "interpose/verbs.def"
+#include "provider/verbs.def"

@@ -1,128 +1,142 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-// A companion queue pair: carries messages between two processes over the path of the program's own
-// queue pairs, shared by all of them on that path. One direction of a link: the client sends
-// requests, the server replies.
+// A channel carries messages between two processes, whole and in order. It is opened for a
+// protocol, whose user at each end makes of the messages what it will: the client asks, the server
+// replies.
+//
+// The product's channel is a companion queue pair (companion.h); a test's needs neither device nor
+// thread.
 #pragma once
 
-#include "link/device.h"
+#include "link/progress.h"
 
 #include <atomic>
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
-#include <vector>
 
 namespace adverb::link {
 
 class Channel;
 
-// One received message; its buffer goes back to the device's receive queue with it.
+// One received message; its buffer goes back to where it came from with it.
 class RxBuffer {
 public:
-  RxBuffer(Device* device, uint32_t slot, std::span<const std::byte> bytes)
-      : device_(device), slot_(slot), bytes_(bytes) {}
+  class Pool {
+  public:
+    virtual void take_back(uint32_t slot) noexcept = 0; // any thread
+
+  protected:
+    ~Pool() = default;
+  };
+
+  RxBuffer(Pool& pool, uint32_t slot, std::span<const std::byte> bytes) noexcept
+      : pool_(&pool), slot_(slot), bytes_(bytes) {}
   RxBuffer(RxBuffer&& other) noexcept
-      : device_(other.device_), slot_(other.slot_), bytes_(other.bytes_) {
-    other.device_ = nullptr;
+      : pool_(other.pool_), slot_(other.slot_), bytes_(other.bytes_) {
+    other.pool_ = nullptr;
   }
   RxBuffer& operator=(RxBuffer&&) = delete;
   ~RxBuffer() { release(); }
   std::span<const std::byte> bytes() const noexcept { return bytes_; }
-  void release() noexcept;
+  void release() noexcept {
+    if (pool_ != nullptr)
+      pool_->take_back(slot_);
+    pool_ = nullptr;
+  }
 
 private:
-  Device* device_;
+  Pool* pool_;
   uint32_t slot_;
   std::span<const std::byte> bytes_;
 };
 
-// Who handles messages; every call is under the device's progress lock.
-struct ChannelUser {
-  virtual void on_message(Channel& channel, RxBuffer message) = 0;
-  virtual void on_tx_free(Channel& channel) = 0; // after acquire() found none
-  virtual void on_down(Channel& channel) = 0;    // exactly once
-protected:
-  ~ChannelUser() = default;
+// One end of one channel, from its opening to its end. Every call is under the progress lock.
+class ChannelUser {
+public:
+  virtual ~ChannelUser() = default;
+  virtual void on_message(RxBuffer message) = 0;
+  virtual void on_tx_free() = 0; // after acquire() found none
+  virtual void on_down() = 0;    // exactly once, and the last call
 };
 
-// Once per process, before the first link.
-void set_channel_user(ChannelUser* client, ChannelUser* server);
+// What channels are opened for. One object serves all channels of its kind; thread-safe.
+class Protocol {
+public:
+  virtual ~Protocol() = default;
+
+  // Known to peers. Both ends speak the older of their two versions.
+  virtual uint8_t id() const noexcept = 0;
+  virtual uint8_t version() const noexcept = 0;
+
+  // Bytes of the longest message, and how many requests may be unanswered on a channel, where the
+  // links of its device may pin `budget` bytes in all.
+  struct Size {
+    size_t message;
+    uint32_t depth;
+  };
+  virtual Size size(uint64_t budget) const noexcept = 0;
+
+  // The user of a channel that has just been opened, under the progress lock.
+  virtual std::shared_ptr<ChannelUser> open(const std::shared_ptr<Channel>& channel) = 0;
+};
 
 class Channel : public std::enable_shared_from_this<Channel> {
 public:
   enum class Role : uint8_t { client, server };
 
-  // Creates the queue pair and its buffers; nullptr and errno when the device cannot.
-  static std::shared_ptr<Channel> create(std::shared_ptr<Device> device, Role role,
-                                         uint32_t credits);
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
-  // What the peer's end said of itself over the control connection.
-  struct Remote {
-    uint32_t qpn;
-    uint32_t psn;
-    uint32_t credits;
-    size_t message_max;
-  };
-  // Connects: the path is the program's own. The first message each way proves that both ends of
-  // the control connection are the ends of the queue pair too: the peer's must be `nonce`, and
-  // `proven` is called once, under the progress lock on any thread, when it has come or the link is
-  // over; never after an error. Not with the progress lock held. errno value.
-  int connect(const ibv_ah_attr& ah, ibv_mtu mtu, const Remote& remote,
-              std::vector<std::byte> nonce, std::function<void(bool)> proven);
-  uint32_t qpn() const noexcept { return qp_->qp_num; }
-  uint32_t psn() const noexcept { return psn_; }
+  // Registered memory for one message of message_max() bytes, or nullptr. All four thread-safe, and
+  // may be called with any lock held.
+  virtual std::byte* acquire() noexcept = 0;
+  virtual void send(std::byte* message, size_t bytes) noexcept = 0;
+  virtual void abandon(std::byte* message) noexcept = 0;
+  // It is over, seen here or told from elsewhere: its user hears of it soon.
+  virtual void close() noexcept = 0;
 
-  void send_proof(std::span<const std::byte> nonce);
-
-  Device& device() const noexcept { return *device_; }
+  Progress& progress() const noexcept { return progress_; }
   Role role() const noexcept { return role_; }
+  // Requests that may be unanswered. One more message may be under way each way: the proof that
+  // opens a companion, later what the protocol does beside its requests.
   uint32_t credits() const noexcept { return credits_; }
   size_t message_max() const noexcept { return message_max_; }
+  uint8_t version() const noexcept { return version_; } // of its protocol, at both ends
   bool down() const noexcept { return down_.load(std::memory_order_acquire); }
 
-  // Registered memory for one message of message_max() bytes, or nullptr. Thread-safe, leaf lock.
-  std::byte* acquire() noexcept;
-  void send(std::byte* message, size_t bytes) noexcept;
-  void abandon(std::byte* message) noexcept;
+  // Under the progress lock. The user refers to its channel, so the channel lets go of it at its
+  // end; null then, and before it is open.
+  const std::shared_ptr<ChannelUser>& user() const noexcept {
+    assert(progress_.lock().held());
+    return user_;
+  }
 
-  // The link is over, seen here or told by the control connection. Any thread, any lock held.
-  void close() noexcept;
+protected:
+  Channel(Progress& progress, Role role) noexcept : progress_(progress), role_(role) {}
+  virtual ~Channel() = default;
 
-  std::shared_ptr<void> user_data; // progress lock
+  // Under the progress lock.
+  void opened(Protocol& protocol) {
+    assert(progress_.lock().held() && !user_);
+    user_ = protocol.open(shared_from_this());
+  }
+  void ended() {
+    assert(progress_.lock().held());
+    if (const auto user = std::move(user_))
+      user->on_down();
+  }
+
+  uint32_t credits_ = 0;
+  size_t message_max_ = 0;
+  uint8_t version_ = 0;
+  std::atomic<bool> down_{false};
 
 private:
-  friend class Device;
-  Channel(std::shared_ptr<Device> device, Role role);
-  ~Channel();
-  static void retire(Channel* channel);
-  void stop() noexcept;
-  void on_received(RxBuffer message);
-  void on_sent(uint64_t index, bool ok);
-  void finish(); // progress lock
-
-  std::shared_ptr<Device> device_;
+  Progress& progress_;
   const Role role_;
-  ibv_qp* qp_ = nullptr;
-  ibv_mr* mr_ = nullptr;
-  std::byte* memory_ = nullptr;
-  size_t bytes_ = 0;
-  uint32_t psn_ = 0;
-  uint32_t credits_ = 0;
-  uint32_t slots_posted_ = 0;
-  size_t message_max_ = 0;
-  std::mutex lock_;
-  std::vector<uint32_t> free_;
-  bool starved_ = false;
-  std::atomic<bool> down_{false};
-  bool finished_ = false; // this and what follows: progress lock
-  bool proven_ = false;
-  std::vector<std::byte> nonce_;
-  std::function<void(bool)> on_proof_;
+  std::shared_ptr<ChannelUser> user_;
 };
 
 } // namespace adverb::link

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "link/links.h"
 #include "link/broker.h"
+#include "link/device.h"
 #include "link/owner.h"
+#include "link/protocols.h"
 #include "link/seeker.h"
 #include "link/service.h"
 #include "policy/policy.h"
 
-#include <atomic>
+#include <cassert>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -18,111 +20,103 @@ namespace {
 constexpr std::chrono::milliseconds second_probe{250};
 constexpr std::chrono::milliseconds farewell{500};
 
-std::atomic<Links*> instance{nullptr};
-std::mutex starting;
-
 wire::Id gid_of(const LocalQp& qp) {
   wire::Id id;
   memcpy(id.data(), qp.sgid.raw, id.size());
   return id;
 }
 
-} // namespace
+class SocketLinks final : public Links {
+public:
+  void serve(std::shared_ptr<Protocol> protocol) override { protocols_.add(std::move(protocol)); }
+  void publish(const LocalQp& qp) override;
+  void connected(const LocalQp& qp) override;
+  void withdraw(uint32_t qpn, ibv_device* device, uint64_t handle) override;
+  void bind(const LocalQp& qp, uint8_t protocol, std::function<void(Bound)> done) override;
+  void cancel_bind(uint64_t handle) override;
+  void probe(const LocalQp& qp, std::function<void(Bound)> done) override;
+  std::shared_ptr<Progress> progress(ibv_device* device) override { return devices_.get(device); }
+  void await_probes() noexcept override;
 
-struct Links::State {
-  wire::Id process = random_id();
-  Directory directory;
-  Owner owner{directory, process};
-  Seeker seeker{process};
-  Broker broker{policy::current().link().port, false,
-                [this](int fd, const wire::Hello& hello) { owner.accept(fd, hello); }};
+private:
+  void ask(const LocalQp& asking, const std::function<void(Bound)>& done, bool again);
 
-  void probe(const LocalQp& asking, const std::function<void(Bound)>& done, bool again);
-
-  std::mutex probes_lock;
-  std::condition_variable probes_answered;
-  int probes = 0; // under way
+  const wire::Id process_ = random_id();
+  Protocols protocols_;
+  Devices devices_;
+  Directory directory_;
+  Owner owner_{directory_, devices_, protocols_, process_};
+  Seeker seeker_{devices_, process_};
+  Broker broker_{policy::current().link().port, false,
+                 [this](int fd, const wire::Hello& hello) { owner_.accept(fd, hello); }};
+  std::mutex probes_lock_;
+  std::condition_variable probes_answered_;
+  int probes_ = 0; // under way
 };
 
-Links& Links::get() {
-  if (Links* links = instance.load(std::memory_order_acquire))
-    return *links;
-  const std::lock_guard hold(starting);
-  if (instance.load() == nullptr)
-    instance.store(new Links(new State), std::memory_order_release); // for the process's life
-  return *instance.load();
+void SocketLinks::publish(const LocalQp& qp) {
+  directory_.put(qp);
+  broker_.add(gid_of(qp), qp.qpn);
 }
 
-void Links::publish(const LocalQp& qp) {
-  state_->directory.put(qp);
-  state_->broker.add(gid_of(qp), qp.qpn);
+void SocketLinks::connected(const LocalQp& qp) {
+  directory_.put(qp);
+  Service::get().run([this] { owner_.retry_waiting(); });
 }
 
-void Links::connected(const LocalQp& qp) {
-  state_->directory.put(qp);
-  Service::get().run([state = state_] { state->owner.retry_waiting(); });
-}
-
-void Links::withdraw(uint32_t qpn, ibv_device*, uint64_t handle) {
+void SocketLinks::withdraw(uint32_t qpn, ibv_device*, uint64_t handle) {
   LocalQp was;
-  if (state_->directory.remove(handle, &was))
-    state_->broker.remove({}, qpn);
+  if (directory_.remove(handle, &was))
+    broker_.remove({}, qpn);
 }
 
-void Links::bind(const LocalQp& qp, std::function<void(Bound)> done) {
-  Service::get().run([state = state_, qp, done = std::move(done)]() mutable {
-    state->seeker.bind(qp, false, std::move(done));
+void SocketLinks::bind(const LocalQp& qp, uint8_t protocol, std::function<void(Bound)> done) {
+  Service::get().run([this, qp, protocol = protocols_.find(protocol), done = std::move(done)] {
+    assert(protocol); // served before anything is bound
+    seeker_.bind(qp, protocol, done);
   });
 }
 
-void Links::probe(const LocalQp& qp, std::function<void(Bound)> done) {
+void SocketLinks::cancel_bind(uint64_t handle) {
+  Service::get().run([this, handle] { seeker_.cancel(handle); });
+}
+
+void SocketLinks::probe(const LocalQp& qp, std::function<void(Bound)> done) {
   LocalQp asking = qp;
   ++asking.handle; // beside the bind that may follow; handles are random, so none bears this one
   {
-    const std::lock_guard hold(state_->probes_lock);
-    ++state_->probes;
+    const std::lock_guard hold(probes_lock_);
+    ++probes_;
   }
-  Service::get().run(
-      [state = state_, asking, done = std::move(done)] { state->probe(asking, done, false); });
+  Service::get().run([this, asking, done = std::move(done)] { ask(asking, done, false); });
 }
 
 // Service thread. A host that runs adverb but not this queue pair is asked twice: two queue pairs
 // that go at about the same time are nothing to warn of, and the caller's will be gone by then.
-void Links::State::probe(const LocalQp& asking, const std::function<void(Bound)>& done,
-                         bool again) {
-  seeker.bind(asking, true, [this, asking, done, again](const Bound& bound) {
+void SocketLinks::ask(const LocalQp& asking, const std::function<void(Bound)>& done, bool again) {
+  seeker_.bind(asking, nullptr, [this, asking, done, again](const Bound& bound) {
     if (bound.verdict == Verdict::stock && bound.host_known && !again) {
-      Service::get().after(second_probe, [this, asking, done] { probe(asking, done, true); });
+      Service::get().after(second_probe, [this, asking, done] { ask(asking, done, true); });
       return;
     }
     done(bound);
-    const std::lock_guard hold(probes_lock);
-    if (--probes == 0)
-      probes_answered.notify_all();
+    const std::lock_guard hold(probes_lock_);
+    if (--probes_ == 0)
+      probes_answered_.notify_all();
   });
 }
 
-void await_probes() noexcept {
-  if (Links* links = instance.load(std::memory_order_acquire))
-    links->await_probes();
-}
-
 // By the system clock: the tools that look for races do not know a wait by the steady one.
-void Links::await_probes() {
-  std::unique_lock hold(state_->probes_lock);
-  state_->probes_answered.wait_until(hold, std::chrono::system_clock::now() + farewell,
-                                     [this] { return state_->probes == 0; });
+void SocketLinks::await_probes() noexcept {
+  std::unique_lock hold(probes_lock_);
+  probes_answered_.wait_until(hold, std::chrono::system_clock::now() + farewell,
+                              [this] { return probes_ == 0; });
 }
 
-void Links::cancel_bind(uint64_t handle) {
-  Service::get().run([state = state_, handle] { state->seeker.cancel(handle); });
-}
+} // namespace
 
-void after_fork_child() {
-  Service::after_fork_child();
-  Device::after_fork_child();
-  instance.store(nullptr);
-  new (&starting) std::mutex;
+std::shared_ptr<Links> make_links() {
+  return std::make_shared<SocketLinks>();
 }
 
 } // namespace adverb::link

@@ -44,38 +44,40 @@ struct Bound {
   bool host_known = false; // some process of the peer's host has answered as adverb
 };
 
+// World::links(), where the room that has a protocol makes them.
 class Links {
 public:
-  static Links& get();
+  virtual ~Links() = default;
 
-  // All thread-safe. publish() returns when the host's broker can find the queue pair: a peer told
-  // of it afterwards does find it. connected() at RTR; withdraw() at destroy and RESET.
-  void publish(const LocalQp& qp);
-  void connected(const LocalQp& qp);
-  void withdraw(uint32_t qpn, ibv_device* device, uint64_t handle);
+  // All thread-safe.
 
-  // Asks the peer of a connected queue pair. `done` is called once on the service thread, unless
-  // cancel_bind() comes first.
-  void bind(const LocalQp& qp, std::function<void(Bound)> done);
-  void cancel_bind(uint64_t handle);
+  // Channels may be opened for this protocol from now on, by this process and by its peers; the
+  // first one of an id stays.
+  virtual void serve(std::shared_ptr<Protocol> protocol) = 0;
+
+  // publish() returns when the host's broker can find the queue pair: a peer told of it afterwards
+  // does find it. connected() at RTR; withdraw() at destroy and RESET.
+  virtual void publish(const LocalQp& qp) = 0;
+  virtual void connected(const LocalQp& qp) = 0;
+  virtual void withdraw(uint32_t qpn, ibv_device* device, uint64_t handle) = 0;
+
+  // Asks the peer of a connected queue pair, and for a channel of the protocol served under that
+  // id. `done` is called once on the service thread, unless cancel_bind() comes first.
+  virtual void bind(const LocalQp& qp, uint8_t protocol, std::function<void(Bound)> done) = 0;
+  virtual void cancel_bind(uint64_t handle) = 0;
   // Asks only whether the peer runs adverb and owns the connected queue pair: no channel is made.
   // It goes on when the queue pair is destroyed.
-  void probe(const LocalQp& qp, std::function<void(Bound)> done);
+  virtual void probe(const LocalQp& qp, std::function<void(Bound)> done) = 0;
 
-private:
-  friend void await_probes() noexcept;
-  void await_probes();
+  // What all channels of a device share; nullptr when adverb cannot use the device.
+  virtual std::shared_ptr<Progress> progress(ibv_device* device) = 0;
 
-  struct State;
-  explicit Links(State* state) : state_(state) {}
-  State* state_;
+  // At the end of a process: waits a moment for the answers to its probes, so that what they have
+  // to say is said. At once where no probe is under way.
+  virtual void await_probes() noexcept = 0;
 };
 
-// At the end of a process: waits a moment for the answers to its probes, so that what they have to
-// say is said. At once where no probe is under way.
-void await_probes() noexcept;
-
-// In a fork child: closes the parent's descriptors and forgets all links.
-void after_fork_child();
+// Over sockets and companion queue pairs, as the policy says.
+std::shared_ptr<Links> make_links();
 
 } // namespace adverb::link

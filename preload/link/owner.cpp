@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "link/owner.h"
 #include "link/address.h"
+#include "link/companion.h"
 #include "link/hmac.h"
 #include "link/service.h"
 #include "observe/counters.h"
@@ -114,7 +115,7 @@ struct Owner::Link {
   wire::Id nonce{};
   bool trusted = false;
   uint64_t timer = 0; // until trusted
-  std::vector<std::shared_ptr<Channel>> channels;
+  std::vector<std::shared_ptr<Companion>> channels;
 };
 
 void Owner::accept(int fd, const wire::Hello& hello) {
@@ -215,7 +216,7 @@ bool Owner::is_here(const wire::Bind& bind) const {
   ibv_gid gid{};
   memcpy(gid.raw, bind.dgid.data(), sizeof gid.raw);
   return std::ranges::any_of(devices, [&](ibv_device* device) {
-    const auto ours = Device::get(device);
+    const auto ours = devices_.get(device);
     return ours && ours->has_gid(gid);
   });
 }
@@ -265,46 +266,56 @@ void Owner::on_companion(const std::shared_ptr<Link>& link, const wire::Companio
   wire::CompanionAck ack{};
   ack.handle = request.handle;
   ack.nonce = random_id();
-  ack.answer = static_cast<uint32_t>(Answer::no_resources);
+  ack.protocol = request.protocol;
+  ack.answer = static_cast<uint32_t>(make_companion(link, request, ack));
+  link->connection->send(wire::frame(ack));
+}
+
+Answer Owner::make_companion(const std::shared_ptr<Link>& link, const wire::Companion& request,
+                             wire::CompanionAck& ack) {
   LocalQp qp;
-  std::shared_ptr<Channel> channel;
-  if (!directory_.find(request.remote_handle, qp)) {
-    // Destroyed since its bind: no fault of the path, which other queue pairs may take.
-    ack.answer = static_cast<uint32_t>(Answer::no_such_qp);
-    link->connection->send(wire::frame(ack));
-    return;
+  // Destroyed since its bind: no fault of the path, which other queue pairs may take.
+  if (!directory_.find(request.remote_handle, qp))
+    return Answer::no_such_qp;
+  const auto protocol = protocols_.find(request.protocol);
+  if (!protocol) {
+    if (observe::log_every("protocol", 10))
+      observe::log_warn("a peer asked for a channel of protocol {}, which is not known here; it "
+                        "runs a newer adverb",
+                        request.protocol);
+    return Answer::no_such_protocol;
   }
-  if (request.credits >= 1 && request.message_max > 256) {
-    if (const auto device = Device::get(qp.device)) {
-      const uint32_t credits = std::min(request.credits, device->credits_to_give());
-      channel = Channel::create(device, Channel::Role::server, credits);
-    }
-  }
+  std::shared_ptr<Companion> channel;
+  if (request.credits >= 1 && request.message_max > 256)
+    if (const auto device = devices_.get(qp.device))
+      channel = Companion::create(device, Channel::Role::server, protocol, request.credits);
   const auto as_bytes = [](const wire::Id& id) {
     const auto bytes = std::as_bytes(std::span(id));
     return std::vector(bytes.begin(), bytes.end());
   };
-  if (channel &&
+  if (!channel ||
       channel->connect(qp.ah, qp.mtu,
-                       {request.qpn, request.psn, request.credits, request.message_max},
+                       {request.qpn, request.psn, request.credits, request.message_max,
+                        request.protocol_version},
                        as_bytes(ack.nonce),
                        [weak = std::weak_ptr(channel), nonce = as_bytes(request.nonce)](bool ok) {
                          if (const auto c = weak.lock(); c && ok)
                            c->send_proof(nonce);
-                       }) == 0) {
-    std::erase_if(link->channels, [](const auto& c) { return c->down(); });
-    link->channels.push_back(channel);
-    ack.qpn = channel->qpn();
-    ack.psn = channel->psn();
-    ack.credits = channel->credits();
-    ack.message_max = static_cast<uint32_t>(channel->message_max());
-    ack.answer = static_cast<uint32_t>(Answer::ok);
-  } else if (observe::log_every("companion", 10)) {
-    observe::log_warn(
-        "no companion queue pair can be made for a peer; it will treat this process's "
-        "regions as stock");
+                       }) != 0) {
+    if (observe::log_every("companion", 10))
+      observe::log_warn(
+          "no companion queue pair can be made for a peer; it will treat this process's "
+          "regions as stock");
+    return Answer::no_resources;
   }
-  link->connection->send(wire::frame(ack));
+  std::erase_if(link->channels, [](const auto& c) { return c->down(); });
+  link->channels.push_back(channel);
+  ack.qpn = channel->qpn();
+  ack.psn = channel->psn();
+  ack.credits = static_cast<uint16_t>(channel->credits());
+  ack.message_max = static_cast<uint32_t>(channel->message_max());
+  ack.protocol_version = protocol->version();
+  return Answer::ok;
 }
 
 } // namespace adverb::link

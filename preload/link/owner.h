@@ -3,7 +3,9 @@
 #pragma once
 
 #include "link/broker.h"
+#include "link/device.h"
 #include "link/links.h"
+#include "link/protocols.h"
 
 #include <memory>
 #include <mutex>
@@ -32,7 +34,8 @@ private:
 // Service thread only.
 class Owner {
 public:
-  Owner(Directory& directory, const wire::Id& process) : directory_(directory), process_(process) {}
+  Owner(Directory& directory, Devices& devices, const Protocols& protocols, const wire::Id& process)
+      : directory_(directory), devices_(devices), protocols_(protocols), process_(process) {}
 
   void accept(int fd, const wire::Hello& hello);
   // A queue pair of this process has reached RTR: binds that waited for it are answered.
@@ -44,9 +47,13 @@ private:
   bool is_here(const wire::Bind& bind) const;
   void on_bind(const std::shared_ptr<Link>& link, const wire::Bind& bind);
   void on_companion(const std::shared_ptr<Link>& link, const wire::Companion& request);
+  wire::Answer make_companion(const std::shared_ptr<Link>& link, const wire::Companion& request,
+                              wire::CompanionAck& ack);
   void end(const std::shared_ptr<Link>& link, const char* why);
 
   Directory& directory_;
+  Devices& devices_;
+  const Protocols& protocols_;
   const wire::Id process_;
   std::set<std::shared_ptr<Link>> links_;
   struct Waiting {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "link/seeker.h"
 #include "link/address.h"
+#include "link/companion.h"
+#include "link/device.h"
 #include "link/hmac.h"
 #include "link/service.h"
 #include "observe/counters.h"
@@ -31,7 +33,8 @@ constexpr std::chrono::milliseconds remember_refusal{50};
 // Who accepts connections runs a broker: it may be slow, or its successor about to take over.
 constexpr std::chrono::seconds answer_due{3};
 constexpr std::chrono::milliseconds again_after{30};
-constexpr int again_max = 4; // times a connection that ended early is made anew
+constexpr uint32_t credits_max = UINT16_MAX; // what a frame can say
+constexpr int again_max = 4;                 // times a connection that ended early is made anew
 constexpr int attempts_max =
     16; // connections made for one queue pair; a host's devices number alike
 
@@ -41,10 +44,11 @@ wire::Id id_of(const ibv_gid& gid) {
   return id;
 }
 
-// Queue pairs on one path share a channel.
-std::string path_key(const LocalQp& qp) {
-  std::string key = std::string(qp.device->name) + "/" + std::to_string(qp.ah.port_num) + "/" +
-                    std::to_string(qp.ah.grh.sgid_index) + "/" + std::to_string(qp.ah.dlid) + "/";
+// Queue pairs on one path share a channel of each protocol.
+std::string path_key(const LocalQp& qp, const Protocol& protocol) {
+  std::string key = std::to_string(protocol.id()) + "/" + qp.device->name + "/" +
+                    std::to_string(qp.ah.port_num) + "/" + std::to_string(qp.ah.grh.sgid_index) +
+                    "/" + std::to_string(qp.ah.dlid) + "/";
   key.append(reinterpret_cast<const char*>(qp.ah.grh.dgid.raw), 16);
   return key;
 }
@@ -53,6 +57,7 @@ std::string path_key(const LocalQp& qp) {
 
 struct Seeker::Search {
   LocalQp qp;
+  std::shared_ptr<Protocol> protocol; // null: a probe
   std::function<void(Bound)> done;
   std::string host;
   std::set<Link*> tried;
@@ -60,7 +65,6 @@ struct Seeker::Search {
   uint64_t timer = 0;
   int attempts = 0;
   bool unknown = false; // a process that was asked does not own the queue pair
-  bool probe = false;
   bool finished = false;
 };
 
@@ -73,7 +77,8 @@ struct Seeker::Link {
   uint64_t timer = 0;
   std::shared_ptr<Search> first; // whose target the hello names
   struct Path {
-    std::shared_ptr<Channel> channel;
+    std::shared_ptr<Companion> channel;
+    std::shared_ptr<Protocol> protocol;
     bool up = false;
     wire::Id nonce{};
     std::vector<std::shared_ptr<Search>> waiting;
@@ -99,10 +104,11 @@ Seeker::Host& Seeker::host_of(const std::string& name) {
   return *host;
 }
 
-void Seeker::bind(const LocalQp& qp, bool probe, std::function<void(Bound)> done) {
+void Seeker::bind(const LocalQp& qp, std::shared_ptr<Protocol> protocol,
+                  std::function<void(Bound)> done) {
   auto search = std::make_shared<Search>();
   search->qp = qp;
-  search->probe = probe;
+  search->protocol = std::move(protocol);
   search->done = std::move(done);
   searches_[qp.handle] = search;
   const auto address = peer_address(qp);
@@ -374,7 +380,7 @@ void Seeker::on_bind_ack(const std::shared_ptr<Link>& link, const wire::BindAck&
   switch (static_cast<Answer>(ack.answer)) {
   case Answer::ok:
     search->remote_handle = ack.remote_handle;
-    if (search->probe)
+    if (!search->protocol)
       finish(search, {Verdict::adverb, nullptr, ack.remote_handle, {}});
     else
       want_channel(link, search);
@@ -394,7 +400,7 @@ void Seeker::want_channel(const std::shared_ptr<Link>& link,
                           const std::shared_ptr<Search>& search) {
   if (search->finished)
     return;
-  Link::Path& path = link->paths[path_key(search->qp)];
+  Link::Path& path = link->paths[path_key(search->qp, *search->protocol)];
   if (path.channel && path.channel->down()) {
     auto waiting = std::move(path.waiting);
     path = {};
@@ -407,14 +413,14 @@ void Seeker::want_channel(const std::shared_ptr<Link>& link,
   path.waiting.push_back(search);
   if (path.channel)
     return;
-  const auto device = Device::get(search->qp.device);
-  if (device)
-    path.channel = Channel::create(device, Channel::Role::client, device->credits_to_give());
+  if (const auto device = devices_.get(search->qp.device))
+    path.channel = Companion::create(device, Channel::Role::client, search->protocol, credits_max);
   if (!path.channel) {
     for (const auto& s : std::exchange(path.waiting, {}))
       finish(s, {Verdict::stock, nullptr, 0, "no companion queue pair can be made"});
     return;
   }
+  path.protocol = search->protocol;
   path.qp = search->qp;
   path.nonce = random_id();
   wire::Companion request{};
@@ -423,14 +429,18 @@ void Seeker::want_channel(const std::shared_ptr<Link>& link,
   request.nonce = path.nonce;
   request.qpn = path.channel->qpn();
   request.psn = path.channel->psn();
-  request.credits = path.channel->credits();
+  request.credits = static_cast<uint16_t>(path.channel->credits());
+  request.protocol = path.protocol->id();
+  request.protocol_version = path.protocol->version();
   request.message_max = static_cast<uint32_t>(path.channel->message_max());
   link->connection->send(wire::frame(request));
 }
 
 void Seeker::on_companion_ack(const std::shared_ptr<Link>& link, const wire::CompanionAck& ack) {
   const auto at = std::find_if(link->paths.begin(), link->paths.end(), [&](const auto& entry) {
-    return entry.second.channel && !entry.second.up && entry.second.qp.handle == ack.handle;
+    const Link::Path& path = entry.second;
+    return path.channel && !path.up && path.qp.handle == ack.handle &&
+           path.protocol->id() == ack.protocol;
   });
   if (at == link->paths.end())
     return;
@@ -461,12 +471,14 @@ void Seeker::on_companion_ack(const std::shared_ptr<Link>& link, const wire::Com
       link->paths.erase(found);
   };
   if (ack.answer != 0) {
-    settle("the peer cannot make a companion queue pair");
+    settle(ack.answer == static_cast<uint32_t>(Answer::no_such_protocol)
+               ? "the peer's adverb does not serve what the channel is for"
+               : "the peer cannot make a companion queue pair");
     return;
   }
   const auto bytes = std::as_bytes(std::span(path.nonce));
   if (path.channel->connect(path.qp.ah, path.qp.mtu,
-                            {ack.qpn, ack.psn, ack.credits, ack.message_max},
+                            {ack.qpn, ack.psn, ack.credits, ack.message_max, ack.protocol_version},
                             {bytes.begin(), bytes.end()}, [settle](bool ok) {
                               // The verdict is given on the service thread.
                               Service::get().run([settle, ok] {

@@ -18,9 +18,10 @@ namespace adverb::link {
 // Service thread only.
 class Seeker {
 public:
-  explicit Seeker(const wire::Id& process) : process_(process) {}
+  Seeker(Devices& devices, const wire::Id& process) : devices_(devices), process_(process) {}
 
-  void bind(const LocalQp& qp, bool probe, std::function<void(Bound)> done);
+  // For a channel of `protocol`; null: only to know.
+  void bind(const LocalQp& qp, std::shared_ptr<Protocol> protocol, std::function<void(Bound)> done);
   void cancel(uint64_t handle);
 
 private:
@@ -43,6 +44,7 @@ private:
   void lost(const std::shared_ptr<Link>& link, const char* why);
   void finish(const std::shared_ptr<Search>& search, Bound bound);
 
+  Devices& devices_;
   const wire::Id process_;
   std::map<std::string, std::shared_ptr<Host>> hosts_;
   std::unordered_map<uint64_t, std::shared_ptr<Search>> searches_;

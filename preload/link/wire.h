@@ -6,8 +6,8 @@
 //   hello                     hello_ack        who is who; with a key, proof of it
 //   auth (with a key)                          the initiator's proof
 //   bind                      bind_ack         is this queue pair yours and connected to mine
-//   companion                 companion_ack    queue pair numbers, credits; then each side's
-//                                              first message on it is the other's nonce
+//   companion                 companion_ack    queue pair numbers, credits, protocol; then each
+//                                              side's first message on it is the other's nonce
 // Over the Unix socket a process registers and withdraws queue pairs; the broker hands it
 // connections (`handed`, with the descriptor and the hello that was read).
 #pragma once
@@ -49,6 +49,7 @@ enum class Answer : uint32_t {
   refused,    // not allowed, or failed to prove itself
   wrong_version,
   no_resources,
+  no_such_protocol, // nothing here is served by channels of this kind
 };
 
 using Id = std::array<uint8_t, 16>;
@@ -101,7 +102,9 @@ struct Companion {
   Id nonce;
   uint32_t qpn;
   uint32_t psn;
-  uint32_t credits;
+  uint16_t credits;
+  uint8_t protocol; // what the channel is for, and the newest version of it that is spoken here
+  uint8_t protocol_version;
   uint32_t message_max;
 };
 struct CompanionAck {
@@ -109,7 +112,9 @@ struct CompanionAck {
   Id nonce;
   uint32_t qpn;
   uint32_t psn;
-  uint32_t credits;
+  uint16_t credits;
+  uint8_t protocol;
+  uint8_t protocol_version;
   uint32_t message_max;
   uint32_t answer;
   uint32_t zero;

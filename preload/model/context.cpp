@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "model/context.h"
-#include "model/cq.h"
-#include "model/qp.h"
-#include "model/srq.h"
-#include "observe/log.h"
-#include "policy/policy.h"
-#include "provider/real.h"
+#include "link/links.h"
 #include "transfer/responder.h"
+#include "world/world.h"
 
 #include <algorithm>
 
@@ -18,9 +14,9 @@ namespace {
 constexpr uint64_t copy_below_default = 16 * 1024;
 } // namespace
 
-Context::Context(ibv_context* context)
-    : verbs_(context), device_(context->device->name), regions_(context) {
-  const auto by_policy = policy::current().copy_below(device_);
+Context::Context(World& world, ibv_context* context)
+    : world_(world), verbs_(context), device_(context->device->name), regions_(world, context) {
+  const auto by_policy = world_.policy().copy_below(device_);
   copy_below_ = std::min<uint64_t>(by_policy.value_or(copy_below_default) + (by_policy ? 0 : 1),
                                    registration::Staging::block_max + 1);
 }
@@ -29,7 +25,7 @@ std::shared_ptr<Pd> Context::pd(ibv_pd* pd) {
   const std::lock_guard hold(lock_);
   auto& entry = pds_[pd];
   if (!entry)
-    entry = std::make_shared<Pd>(pd);
+    entry = std::make_shared<Pd>(world_, pd);
   return entry;
 }
 
@@ -61,27 +57,25 @@ ibv_pd* Context::own_pd() {
   const std::lock_guard hold(lock_);
   if (own_pd_ == nullptr) {
     const provider::Inside inside;
-    own_pd_ = provider::real().ibv_alloc_pd(verbs_);
+    own_pd_ = world_.provider.real().ibv_alloc_pd(verbs_);
   }
   return own_pd_;
 }
 
 void Context::use_device() {
-  if (device_in_use_.load(std::memory_order_acquire) != nullptr)
+  if (links_in_use_.load(std::memory_order_acquire) != nullptr)
     return;
-  static std::once_flag installed;
-  std::call_once(installed, transfer::install);
-  auto device = link::Device::get(verbs_->device);
+  auto links = world_.links().progress(verbs_->device);
   const std::lock_guard hold(lock_);
-  if (shared_device_ != nullptr || !device)
+  if (links_ != nullptr || !links)
     return;
-  shared_device_ = std::move(device);
-  device_in_use_.store(shared_device_.get(), std::memory_order_release);
+  links_ = std::move(links);
+  links_in_use_.store(links_.get(), std::memory_order_release);
 }
 
 void Context::barrier() {
-  if (link::Device* device = device_in_use_.load(std::memory_order_acquire))
-    const std::lock_guard wait(device->progress_lock());
+  if (link::Progress* links = links_in_use_.load(std::memory_order_acquire))
+    links->barrier();
 }
 
 void Context::close() {
@@ -90,41 +84,16 @@ void Context::close() {
   const std::lock_guard hold(lock_);
   pds_.clear();
   if (own_pd_ != nullptr)
-    provider::real().ibv_dealloc_pd(own_pd_);
+    world_.provider.real().ibv_dealloc_pd(own_pd_);
   own_pd_ = nullptr;
-}
-
-Objects& Objects::get() {
-  static auto* objects = new Objects;
-  return *objects;
-}
-
-std::shared_ptr<Context> find(ibv_context* context) {
-  auto found = Objects::get().contexts.share(context);
-  return found && found->passes_through() ? nullptr : found;
-}
-
-std::shared_ptr<Context> find_any(ibv_context* context) {
-  return Objects::get().contexts.share(context);
 }
 
 void Context::in_child(bool had_queues) {
   new (&lock_) std::mutex;
-  new (&shared_device_) std::shared_ptr<link::Device>; // leaked: it is the parent's
-  device_in_use_.store(nullptr);
+  new (&links_) std::shared_ptr<link::Progress>; // leaked: it is the parent's
+  links_in_use_.store(nullptr);
   regions_.in_child();
   passes_through_ |= had_queues;
-}
-
-void after_fork_child() {
-  auto& objects = Objects::get();
-  const bool had_queues = !objects.cqs.empty() || !objects.qps.empty() || !objects.srqs.empty();
-  objects.contexts.relock();
-  for (const auto& context : objects.contexts.all())
-    context->in_child(had_queues);
-  objects.cqs.abandon();
-  objects.srqs.abandon();
-  objects.qps.abandon();
 }
 
 } // namespace adverb::model

@@ -2,8 +2,7 @@
 // adverb's view of one device context of the program and the protection domains in it.
 #pragma once
 
-#include "link/device.h"
-#include "model/table.h"
+#include "link/progress.h"
 #include "registration/regions.h"
 #include "registration/staging.h"
 
@@ -15,23 +14,24 @@
 
 #include <infiniband/verbs.h>
 
-namespace adverb::model {
+namespace adverb {
+class World;
+}
 
-class Cq;
-class Qp;
-class Srq;
+namespace adverb::model {
 
 // A protection domain: the program's, and adverb's staging in it.
 struct Pd {
-  explicit Pd(ibv_pd* pd) : verbs(pd), staging(pd) {}
+  Pd(World& world, ibv_pd* pd) : verbs(pd), staging(world, pd) {}
   ibv_pd* verbs;
   registration::Staging staging;
 };
 
 class Context {
 public:
-  explicit Context(ibv_context* context);
+  Context(World& world, ibv_context* context);
 
+  World& world() const noexcept { return world_; }
   ibv_context* verbs() const noexcept { return verbs_; }
   const std::string& device() const noexcept { return device_; }
   registration::Regions& regions() noexcept { return regions_; }
@@ -45,12 +45,12 @@ public:
   // adverb's own PD in the program's context (kick queue pairs); nullptr if it cannot be had.
   ibv_pd* own_pd();
 
-  // adverb's own context of the device, once a queue pair may need a link; see link/device.h.
+  // adverb's own use of the device, once a queue pair may need a link.
   void use_device();
   // Lets replies and peers' requests proceed; cheap where there is nothing.
   void progress() {
-    if (link::Device* device = device_in_use_.load(std::memory_order_acquire))
-      device->progress();
+    if (link::Progress* links = links_in_use_.load(std::memory_order_acquire))
+      links->progress();
   }
   // Returns when no request of a peer that was being executed when it was called still is.
   void barrier();
@@ -64,6 +64,7 @@ public:
   void close();
 
 private:
+  World& world_;
   ibv_context* verbs_;
   bool passes_through_ = false;
   std::string device_;
@@ -72,27 +73,8 @@ private:
   std::mutex lock_;
   std::unordered_map<ibv_pd*, std::shared_ptr<Pd>> pds_;
   ibv_pd* own_pd_ = nullptr;
-  std::shared_ptr<link::Device> shared_device_;
-  std::atomic<link::Device*> device_in_use_{nullptr};
+  std::shared_ptr<link::Progress> links_;
+  std::atomic<link::Progress*> links_in_use_{nullptr};
 };
-
-// Everything managed, by the pointer the program holds. Lookups take a shared lock of one shard.
-struct Objects {
-  static Objects& get();
-
-  Table<Context> contexts;
-  Table<Cq> cqs;
-  Table<Srq> srqs;
-  Table<Qp> qps;
-};
-
-// The managed context of a device context; nullptr: not managed.
-std::shared_ptr<Context> find(ibv_context* context);
-// Also one that passes new objects through: for what was made on it before.
-std::shared_ptr<Context> find_any(ibv_context* context);
-
-// In a fork child: queues of the parent are passed through from now on; a context on which it had
-// made none is managed anew, as daemons want that open the device before they fork.
-void after_fork_child();
 
 } // namespace adverb::model

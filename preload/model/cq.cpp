@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "model/cq.h"
-#include "link/service.h"
 #include "model/context.h"
-#include "model/qp.h"
 #include "observe/counters.h"
 #include "observe/log.h"
+#include "world/world.h"
 
 #include <algorithm>
 #include <array>
@@ -16,7 +15,7 @@ namespace adverb::model {
 using observe::Counter;
 
 Cq::Cq(Context& context, ibv_cq* cq, uint64_t wc_flags)
-    : context_(context), cq_(cq), wc_flags_(wc_flags) {
+    : context_(context), cq_(cq), wc_flags_(wc_flags), kick_(context.world()) {
   grow(static_cast<size_t>(cq->cqe) + 1);
 }
 
@@ -70,7 +69,7 @@ void Cq::absorb_one(const Completion& c) {
     const std::lock_guard hold(ready_lock_);
     if (kick_.is_open() && c.wc.qp_num == kick_.qpn()) {
       kick_.landed();
-      observe::count(Counter::markers);
+      context_.world().counters.count(Counter::markers);
       return;
     }
   }
@@ -130,7 +129,7 @@ bool Cq::absorb(int most) {
   std::array<ibv_wc, 16> batch;
   while (most > 0) {
     const int ask = std::min<int>(most, batch.size());
-    const int got = provider::ops(cq_->context).poll_cq(cq_, ask, batch.data());
+    const int got = context_.world().provider.ops(cq_->context).poll_cq(cq_, ask, batch.data());
     if (got < 0)
       return false;
     for (int i = 0; i < got; ++i) {
@@ -171,7 +170,7 @@ int Cq::poll(int entries, ibv_wc* wc) {
 }
 
 int Cq::arm(int solicited_only) {
-  const int rc = provider::ops(cq_->context).req_notify_cq(cq_, solicited_only);
+  const int rc = context_.world().provider.ops(cq_->context).req_notify_cq(cq_, solicited_only);
   if (rc != 0)
     return rc;
   bool kicked = false;
@@ -194,10 +193,10 @@ int Cq::start_poll(ibv_poll_cq_attr* attr) {
   if (attr->comp_mask != 0)
     return EINVAL;
   context_.progress();
-  poll_lock_.lock();
+  std::unique_lock hold(poll_lock_);
   const int rc = next_poll();
-  if (rc != 0)
-    poll_lock_.unlock();
+  if (rc == 0)
+    hold.release(); // end_poll() unlocks
   return rc;
 }
 
@@ -218,7 +217,7 @@ void Cq::end_poll() {
   poll_lock_.unlock();
 }
 
-void Cq::attach(uint32_t qpn, Qp* qp, uint32_t more) {
+void Cq::attach(uint32_t qpn, CqUser* qp, uint32_t more) {
   const std::lock_guard hold(poll_lock_);
   const auto [it, fresh] = qps_.try_emplace(qpn);
   if (!fresh)
@@ -229,7 +228,7 @@ void Cq::attach(uint32_t qpn, Qp* qp, uint32_t more) {
   grow(static_cast<size_t>(cq_->cqe) + 1 + attached_);
 }
 
-void Cq::detach(uint32_t qpn, const Qp* qp) {
+void Cq::detach(uint32_t qpn, const CqUser* qp) {
   const std::lock_guard hold(poll_lock_);
   const auto it = qps_.find(qpn);
   if (it == qps_.end() || it->second.qp != qp)
@@ -298,10 +297,11 @@ void Cq::ensure_kick(const ibv_ah_attr& ah) {
   const std::lock_guard ready(ready_lock_);
   if (kick_.is_open() || pd == nullptr)
     return;
-  if (!kick_.open(pd, cq_, ah) && observe::log_once("kick-open"))
-    observe::log_warn("cannot make the queue pair that wakes sleeping completion channels (errno "
-                      "{}); a program that sleeps may wait for its next receive",
-                      errno);
+  if (!kick_.open(pd, cq_, ah) && context_.world().log.once("kick-open"))
+    context_.world().log.warn(
+        "cannot make the queue pair that wakes sleeping completion channels (errno "
+        "{}); a program that sleeps may wait for its next receive",
+        errno);
 }
 
 void Cq::close_kick() {
@@ -317,7 +317,7 @@ void Cq::request_drain() {
   if (drain_timer_.exchange(true))
     return;
   const auto delay = std::chrono::microseconds(200 << std::min(drain_round_.load(), 4U));
-  link::Service::get().after(delay, [weak = weak_from_this()] {
+  context_.world().service.after(delay, [weak = weak_from_this()] {
     if (const auto self = weak.lock())
       self->service_drain();
   });

@@ -7,9 +7,9 @@
 // does it only while a request waits for an earlier completion and the program does not poll.
 #pragma once
 
-#include "model/completion.h"
 #include "model/kick.h"
 #include "provider/ops.h"
+#include "steering/completion.h"
 
 #include <atomic>
 #include <memory>
@@ -21,8 +21,22 @@
 
 namespace adverb::model {
 
+using steering::Completion;
+
 class Context;
-class Qp;
+class Cq;
+
+// A queue pair whose completions arrive at a CQ; every call is under the CQ's poll_lock_.
+class CqUser {
+public:
+  virtual void on_completion(const Completion& completion, Cq& cq) = 0;
+  // One of its requests waits for a completion.
+  virtual bool waits_for_completion() = 0;
+  virtual void try_again() = 0; // the marker is free
+
+protected:
+  ~CqUser() = default;
+};
 
 class Cq : public std::enable_shared_from_this<Cq> {
 public:
@@ -41,8 +55,8 @@ public:
   const Completion& current() const noexcept { return current_; }
 
   // A queue pair whose completions arrive here, with room for `more` completions of its own.
-  void attach(uint32_t qpn, Qp* qp, uint32_t more);
-  void detach(uint32_t qpn, const Qp* qp);
+  void attach(uint32_t qpn, CqUser* qp, uint32_t more);
+  void detach(uint32_t qpn, const CqUser* qp);
   // Takes what the provider has, so that no completion of a queue pair about to change is left.
   void settle();
   bool try_settle(); // false: somebody polls right now
@@ -87,7 +101,7 @@ private:
   // ibv_end_poll, which no provider forbids.
   std::recursive_mutex poll_lock_;
   struct Attached {
-    Qp* qp;
+    CqUser* qp;
     uint32_t more;
   };
   std::unordered_map<uint32_t, Attached> qps_; // poll_lock_
@@ -107,7 +121,6 @@ private:
   std::atomic<bool> drain_wanted_{false};
   std::atomic<bool> drain_timer_{false};
   std::atomic<unsigned> drain_round_{0};
-  friend class Qp;
 };
 
 } // namespace adverb::model

@@ -4,6 +4,7 @@
 #include "observe/log.h"
 #include "provider/ops.h"
 #include "provider/real.h"
+#include "world/world.h"
 
 #include <cerrno>
 
@@ -11,7 +12,7 @@ namespace adverb::model {
 
 bool Kick::open(ibv_pd* pd, ibv_cq* cq, const ibv_ah_attr& ah) {
   const provider::Inside inside;
-  const auto& real = provider::real();
+  const auto& real = world_.provider.real();
   ibv_qp_init_attr init{};
   init.send_cq = cq;
   init.recv_cq = cq;
@@ -78,7 +79,7 @@ void Kick::close() {
   if (qp_ == nullptr)
     return;
   const provider::Inside inside;
-  provider::real().ibv_destroy_qp(qp_);
+  world_.provider.real().ibv_destroy_qp(qp_);
   qp_ = nullptr;
   outstanding_ = false;
 }
@@ -90,14 +91,14 @@ void Kick::fire() {
   wr.opcode = IBV_WR_RDMA_WRITE;
   wr.send_flags = IBV_SEND_SIGNALED;
   ibv_send_wr* bad = nullptr;
-  const int rc = provider::ops(qp_->context).post_send(qp_, &wr, &bad);
+  const int rc = world_.provider.ops(qp_->context).post_send(qp_, &wr, &bad);
   if (rc != 0) {
-    if (observe::log_every("kick", 10))
-      observe::log_error("cannot wake a sleeping completion channel: errno {}", rc);
+    if (world_.log.every("kick", 10))
+      world_.log.error("cannot wake a sleeping completion channel: errno {}", rc);
     return;
   }
   outstanding_ = true;
-  observe::count(observe::Counter::kicks);
+  world_.counters.count(observe::Counter::kicks);
 }
 
 } // namespace adverb::model

@@ -11,10 +11,15 @@
 
 #include <infiniband/verbs.h>
 
+namespace adverb {
+class World;
+}
+
 namespace adverb::model {
 
 class Kick {
 public:
+  explicit Kick(World& world) : world_(world) {}
   // `pd` in the program's context; `ah` names port and GID index of a queue pair of the program.
   bool open(ibv_pd* pd, ibv_cq* cq, const ibv_ah_attr& ah);
   void close();
@@ -28,6 +33,7 @@ public:
   bool outstanding() const noexcept { return outstanding_; }
 
 private:
+  World& world_;
   ibv_qp* qp_ = nullptr;
   uint32_t qpn_ = 0;
   bool outstanding_ = false;

@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // Posts, completions and what the transfer room asks of a queue pair. States: qp_state.cpp.
 #include "model/qp.h"
-#include "link/service.h"
 #include "model/srq.h"
+#include "model/ways.h"
 #include "observe/counters.h"
 #include "observe/log.h"
 #include "provider/ops.h"
 #include "provider/real.h"
+#include "steering/opcode.h"
+#include "transfer/protocol.h"
+#include "world/world.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <sys/random.h>
 
 namespace adverb::model {
 
 using observe::Counter;
+using steering::Peer;
 
 namespace {
 
@@ -25,29 +29,47 @@ constexpr std::chrono::milliseconds bereavement{500};
 
 // Handles name a queue pair to its peer and are a capability too: who does not know one cannot
 // address the queue pair, so they are drawn at random.
-uint64_t new_handle() {
+uint64_t new_handle(World& world) {
   uint64_t handle = 0;
   while (handle == 0)
-    if (getrandom(&handle, sizeof handle, 0) != sizeof handle)
-      handle = 0;
+    world.entropy.fill(&handle, sizeof handle);
   return handle;
 }
 
+steering::Order order(World& world, std::string_view device, ibv_qp_type type) {
+  return world.policy().order({device, type}) == policy::Order::relaxed ? steering::Order::relaxed
+                                                                        : steering::Order::strict;
+}
+
 } // namespace
+
+World& Qp::world() const noexcept {
+  return context_->world();
+}
 
 Qp::Qp(Parts parts, ibv_qp* qp, ibv_qp_type type, const ibv_qp_cap& cap, bool all_signaled,
        uint32_t extra_send)
     : context_(std::move(parts.context)), pd_(std::move(parts.pd)),
       send_cq_(std::move(parts.send_cq)), recv_cq_(std::move(parts.recv_cq)),
       srq_(std::move(parts.srq)), qp_(qp), type_(type), qpn_(qp->qp_num), extra_send_(extra_send),
-      send_(*this, cap, all_signaled) {
+      ring_(cap, all_signaled), elements_(world(), context_->regions(), pd_->staging, pd_->verbs,
+                                          context_->copy_below(), ring_),
+      device_(*this, ring_), messages_(world(), ring_),
+      send_({world(),
+             *this,
+             ring_,
+             elements_,
+             device_,
+             {&messages_},
+             messages_,
+             ways(),
+             order(world(), context_->device(), type)}) {
   if (!srq_)
     receive_ = std::make_unique<ReceiveQueue>(*context_, pd_->verbs, pd_->staging, cap.max_recv_wr,
                                               cap.max_recv_sge);
   const policy::QpQuery query{context_->device(), type};
-  may_link_ = one_sided() && policy::current().peers(query) == policy::Peers::automatic;
-  relaxed_ = policy::current().order(query) == policy::Order::relaxed;
-  handle_ = new_handle();
+  may_link_ = connected() && world().policy().peers(query) == policy::Peers::automatic;
+  handle_ = new_handle(world());
   send_cq_->attach(qpn_, this, cap.max_send_wr);
   if (recv_cq_ != send_cq_)
     recv_cq_->attach(qpn_, this, 0);
@@ -56,15 +78,15 @@ Qp::Qp(Parts parts, ibv_qp* qp, ibv_qp_type type, const ibv_qp_cap& cap, bool al
 Qp::~Qp() = default;
 
 void Qp::incarnate() {
-  handle_ = new_handle();
+  handle_ = new_handle(world());
 }
 
 void Qp::announce() {
   if (!may_link_)
     return;
   context_->use_device();
-  transfer::Targets::get().add(handle_, this);
-  link::Links::get().publish(local());
+  world().targets().add(handle_, this);
+  world().links().publish(local());
 }
 
 // Takes the present incarnation away from peers and replies: when this returns, nothing of it runs.
@@ -73,14 +95,14 @@ void Qp::retire_incarnation() {
   const uint64_t handle = handle_;
   {
     const std::lock_guard hold(lock_);
-    initiator = std::move(initiator_);
+    initiator = messages_.leave();
     peer_ = Peer::unknown;
     send_.stop();
   }
   if (may_link_) {
-    transfer::Targets::get().remove(handle);
-    link::Links::get().cancel_bind(handle);
-    link::Links::get().withdraw(qpn_, qp_->context->device, handle);
+    world().targets().remove(handle);
+    world().links().cancel_bind(handle);
+    world().links().withdraw(qpn_, qp_->context->device, handle);
   }
   if (initiator)
     initiator->detach(handle);
@@ -89,9 +111,7 @@ void Qp::retire_incarnation() {
     context_->regions().revoke(grant);
   grants.clear();
   halted_run = 0;
-  const std::lock_guard immediates(immediates_lock_);
-  immediates_.clear();
-  received_ = 0;
+  receipts_.clear();
 }
 
 void Qp::close() {
@@ -134,27 +154,41 @@ link::LocalQp Qp::local() const {
     l.timeout = attr_.timeout;
     l.retry_cnt = attr_.retry_cnt;
     const provider::Inside inside;
-    provider::real().ibv_query_gid(qp_->context, attr_.ah_attr.port_num,
-                                   attr_.ah_attr.grh.sgid_index, &l.sgid);
+    world().provider.real().ibv_query_gid(qp_->context, attr_.ah_attr.port_num,
+                                          attr_.ah_attr.grh.sgid_index, &l.sgid);
   }
   return l;
 }
 
-int Qp::post_send(ibv_send_wr* wr, ibv_send_wr** bad) {
+// Issues what was appended from `from` on; posts of one call share a doorbell where they go one
+// way. errno value, with `refused` the first request that was not taken.
+int Qp::issue_from(uint64_t from, uint64_t& refused) {
+  const auto answer = send_.turn(from);
+  refused = answer.seq;
+  if (answer.why == 0 && !send_.all_issued())
+    world().counters.count(Counter::posts_queued, std::min(send_.unissued(), ring_.tail() - from));
+  return answer.why;
+}
+
+int Qp::post_send(ibv_send_wr* list, ibv_send_wr** bad) {
   const std::lock_guard hold(lock_);
+  const uint64_t from = ring_.tail();
   int rc = 0;
-  for (; wr != nullptr && rc == 0; wr = rc == 0 ? wr->next : wr) {
-    rc = state_ < IBV_QPS_RTS ? EINVAL : send_.append(*wr);
-    if (rc == 0) {
-      rc = send_.pump(send_.tail() - 1);
-      if (rc == 0 && !send_.all_issued())
-        observe::count(Counter::posts_queued);
-    }
-    if (rc != 0) {
-      *bad = wr;
-      return rc;
-    }
+  ibv_send_wr* wr = list;
+  for (; wr != nullptr; wr = wr->next) {
+    rc = state_ < IBV_QPS_RTS ? EINVAL : ring_.append(*wr);
+    if (rc != 0)
+      break;
   }
+  uint64_t refused = 0;
+  if (const int why = ring_.tail() != from ? issue_from(from, refused) : 0; why != 0) {
+    rc = why;
+    wr = list;
+    for (uint64_t seq = from; seq < refused; ++seq)
+      wr = wr->next;
+  }
+  if (rc != 0)
+    *bad = wr;
   return rc;
 }
 
@@ -166,18 +200,19 @@ int Qp::post_recv(ibv_recv_wr* wr, ibv_recv_wr** bad) {
   const std::lock_guard hold(lock_);
   return post_receives(*receive_, wr, bad, [this](ibv_recv_wr* mine) {
     ibv_recv_wr* unused = nullptr;
-    return provider::ops(qp_->context).post_recv(qp_, mine, &unused);
+    return world().provider.ops(qp_->context).post_recv(qp_, mine, &unused);
   });
 }
 
 void Qp::begin() {
   lock_.lock();
-  build_from_ = send_.tail();
+  build_from_ = ring_.tail();
   build_error_ = state_ < IBV_QPS_RTS ? EINVAL : 0;
 }
 
 int Qp::commit() {
   int rc = build_error_;
+  uint64_t refused = 0;
   if (rc == 0) {
     for (Built& b : build_list_) {
       ibv_sge whole{reinterpret_cast<uintptr_t>(b.inlined.data()),
@@ -185,14 +220,14 @@ int Qp::commit() {
       const bool inlined = (b.wr.send_flags & IBV_SEND_INLINE) != 0 && !b.inlined.empty();
       b.wr.sg_list = inlined ? &whole : b.sges.data();
       b.wr.num_sge = inlined ? 1 : static_cast<int>(b.sges.size());
-      if ((rc = send_.append(b.wr)) != 0)
+      if ((rc = ring_.append(b.wr)) != 0)
         break;
     }
   }
   if (rc != 0)
-    send_.truncate(build_from_);
+    ring_.truncate(build_from_);
   else
-    rc = send_.pump(build_from_);
+    rc = issue_from(build_from_, refused);
   build_list_.clear();
   lock_.unlock();
   return rc;
@@ -204,38 +239,28 @@ void Qp::abort() {
 }
 
 void Qp::on_completion(const Completion& completion, Cq& cq) {
-  Completion c = completion;
-  if ((c.wc.wr_id & receive_bit) == 0) {
+  if ((completion.wc.wr_id & receive_bit) == 0) {
     const std::lock_guard hold(lock_);
-    send_.on_provider_completion(c);
+    send_.on_completion(completion);
     return;
   }
+  Completion c = completion;
   std::optional<uint64_t> wr_id;
   if (srq_) {
-    wr_id = srq_->complete(c.wc);
+    wr_id = srq_->complete(c.wc, receipts_);
   } else {
     const std::lock_guard hold(lock_);
-    wr_id = receive_->complete(c.wc);
+    wr_id = receive_->complete(c.wc, receipts_);
   }
   if (!wr_id)
     return;
   c.wc.wr_id = *wr_id;
-  if (c.wc.status == IBV_WC_SUCCESS) {
-    const std::lock_guard hold(immediates_lock_);
-    ++received_;
-    while (!immediates_.empty() && immediates_.front().n < received_)
-      immediates_.pop_front();
-    if (!immediates_.empty() && immediates_.front().n == received_) {
-      c.wc.byte_len = immediates_.front().bytes;
-      immediates_.pop_front();
-    }
-  }
   cq.push(c);
 }
 
 bool Qp::waits_for_completion() {
   const std::lock_guard hold(lock_);
-  return send_.waits_for_provider();
+  return send_.waits_for_device();
 }
 
 bool Qp::settle_receives() {
@@ -245,12 +270,11 @@ bool Qp::settle_receives() {
 
 void Qp::try_again() {
   const std::lock_guard hold(lock_);
-  send_.pump();
+  send_.turn();
 }
 
 void Qp::expect_immediate(uint64_t n, uint32_t bytes) {
-  const std::lock_guard hold(immediates_lock_);
-  immediates_.push_back({n, bytes});
+  receipts_.expect({.incarnation = handle_, .number = n, .bytes = bytes});
 }
 
 bool Qp::allows(transfer::Right right) const {
@@ -272,26 +296,28 @@ void Qp::on_reply(const transfer::ReplyHeader& reply, std::span<const std::byte>
   const std::lock_guard hold(lock_);
   if (peer_ != Peer::linked)
     return;
-  send_.on_reply(reply, payload);
-  if (!send_.unloading())
+  messages_.on_reply(reply, payload);
+  send_.turn();
+  if (!send_.carrying())
     unloaded_.notify_all();
 }
 
 void Qp::on_credit() {
   const std::lock_guard hold(lock_);
   if (peer_ == Peer::linked)
-    send_.pump();
+    send_.turn();
 }
 
 void Qp::on_down() {
   const std::lock_guard hold(lock_);
   if (peer_ != Peer::linked)
     return;
-  initiator_.reset();
+  messages_.leave();
   peer_ = Peer::lost;
-  send_.on_down();
+  send_.on_gone();
+  send_.turn();
   unloaded_.notify_all();
-  link::Service::get().after(bereavement, [weak = weak_from_this(), handle = handle_] {
+  world().service.after(bereavement, [weak = weak_from_this(), handle = handle_] {
     const auto self = weak.lock();
     if (!self)
       return;
@@ -299,7 +325,7 @@ void Qp::on_down() {
     if (self->handle_ != handle || self->peer_ != Peer::lost)
       return;
     self->peer_ = Peer::unknown;
-    self->send_.pump();
+    self->send_.turn();
   });
 }
 
@@ -309,20 +335,21 @@ void Qp::ask_peer() {
     return;
   }
   peer_ = Peer::asking;
-  link::Links::get().bind(local(), [weak = weak_from_this(), handle = handle_](link::Bound bound) {
-    if (const auto self = weak.lock())
-      self->on_bound(handle, bound);
-  });
+  world().links().bind(local(), transfer::protocol_id,
+                       [weak = weak_from_this(), handle = handle_](const link::Bound& bound) {
+                         if (const auto self = weak.lock())
+                           self->on_bound(handle, bound);
+                       });
 }
 
 // Said as soon as it is known: the peer's first access will be refused by the device, and a soft
 // RNIC raises no event for it here.
-void Qp::warn_of_stock_peer(uint32_t qpn, const std::string& reason) {
-  if (observe::log_every("stock-peer", 5))
-    observe::log_warn("no adverb was found at the peer of queue pair {} ({}): its remote access to "
-                      "this process's unpinned regions fails with a remote access error; run it "
-                      "under adverb, or pin regions with remote rights by policy",
-                      qpn, reason);
+void Qp::warn_of_stock_peer(World& world, uint32_t qpn, const std::string& reason) {
+  if (world.log.every("stock-peer", 5))
+    world.log.warn("no adverb was found at the peer of queue pair {} ({}): its remote access to "
+                   "this process's unpinned regions fails with a remote access error; run it "
+                   "under adverb, or pin regions with remote rights by policy",
+                   qpn, reason);
 }
 
 void Qp::on_bound(uint64_t handle, const link::Bound& bound) {
@@ -337,15 +364,14 @@ void Qp::on_bound(uint64_t handle, const link::Bound& bound) {
       if (initiator && initiator->lost()) {
         peer_ = Peer::unknown; // its on_down() may have come too early for us: ask again
       } else if (initiator) {
-        initiator_ = initiator;
-        remote_handle_ = bound.remote_handle;
+        messages_.join(initiator, handle_, bound.remote_handle);
         peer_ = Peer::linked;
       } else {
         peer_ = Peer::stock;
         if (context_->regions().any_remote())
-          warn_of_stock_peer(qpn_, bound.reason);
+          warn_of_stock_peer(world(), qpn_, bound.reason);
       }
-      send_.pump();
+      send_.turn();
       return;
     }
   }
@@ -353,13 +379,71 @@ void Qp::on_bound(uint64_t handle, const link::Bound& bound) {
     initiator->detach(handle);
 }
 
-void Qp::schedule_grant_release() {
-  link::Service::get().after(std::chrono::milliseconds(50), [weak = weak_from_this()] {
-    if (const auto self = weak.lock()) {
+steering::Facts Qp::facts(const steering::Request& r) {
+  steering::Facts facts;
+  facts.opcode = r.wr.opcode;
+  facts.length = r.length;
+  facts.connected = connected();
+  facts.peer = peer_;
+  if (!facts.connected || !steering::is_one_sided(r.wr.opcode))
+    return facts;
+  facts.remote_address = steering::remote_address(r.wr);
+  if (facts.peer == Peer::linked) {
+    if (messages_.down())
+      facts.peer = Peer::lost; // on_down() comes, and settles first what is under way
+    else
+      facts.key = messages_.verdict(steering::remote_key(r.wr));
+  }
+  return facts;
+}
+
+uint32_t Qp::epoch(const steering::Request& r) const noexcept {
+  return connected() && steering::is_one_sided(r.wr.opcode) && peer_ == Peer::linked
+             ? messages_.verdict(steering::remote_key(r.wr)).epoch
+             : 0;
+}
+
+void Qp::ask_key(const steering::Request& r) {
+  messages_.ask_key(steering::remote_key(r.wr));
+}
+
+void Qp::complete(const Completion& completion, bool announced) {
+  Completion c = completion;
+  c.wc.qp_num = qpn_;
+  if (announced)
+    send_cq_->push(c);
+  else
+    send_cq_->push_own(c);
+}
+
+void Qp::later(std::chrono::nanoseconds delay, steering::Way& way) {
+  world().service.after(delay, [weak = weak_from_this(), &way] {
+    if (const auto self = weak.lock()) { // ways live as long as their queue pair
       const std::lock_guard hold(self->lock_);
-      self->send_.grants_idle();
+      way.due();
     }
   });
+}
+
+int Qp::post_send_to_provider(ibv_send_wr* list, ibv_send_wr** bad) {
+  const provider::Inside inside;
+  return world().provider.ops(qp_->context).post_send(qp_, list, bad);
+}
+
+bool Qp::take_marker() {
+  if (!send_cq_->take_marker(qpn_))
+    return false;
+  world().counters.count(Counter::drains);
+  return true;
+}
+
+void Qp::marker_landed() {
+  send_cq_->marker_landed();
+  world().counters.count(Counter::markers);
+}
+
+void Qp::request_drain() {
+  send_cq_->request_drain();
 }
 
 } // namespace adverb::model

@@ -18,14 +18,14 @@
 #include "link/links.h"
 #include "model/context.h"
 #include "model/cq.h"
+#include "model/queue.h"
 #include "model/receive_queue.h"
-#include "model/send_queue.h"
 #include "policy/policy.h"
+#include "transfer/message_lane.h"
 #include "transfer/responder.h"
 
 #include <atomic>
 #include <condition_variable>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -34,11 +34,11 @@ namespace adverb::model {
 
 class Srq;
 
-// What is known of the peer's side of a connection. `lost`: its link went a moment ago.
-enum class Peer : uint8_t { unknown, asking, stock, linked, lost };
-
 class Qp final : public transfer::Source,
                  public transfer::Target,
+                 public QueueHost,
+                 public QpLane::Device,
+                 public CqUser,
                  public std::enable_shared_from_this<Qp> {
 public:
   struct Parts {
@@ -77,10 +77,10 @@ public:
   void reopen(); // it could not be destroyed
   void forget();
 
-  // From the CQs, under their poll_lock_.
-  void on_completion(const Completion& completion, Cq& cq);
-  bool waits_for_completion();
-  void try_again(); // the marker is free
+  // CqUser
+  void on_completion(const Completion& completion, Cq& cq) override;
+  bool waits_for_completion() override;
+  void try_again() override;
 
   // transfer::Source
   void on_reply(const transfer::ReplyHeader& reply, std::span<const std::byte> payload) override;
@@ -94,25 +94,28 @@ public:
   bool settle_receives() override;
   void expect_immediate(uint64_t n, uint32_t bytes) override;
 
-  // For the send queue, under lock_.
-  ibv_qp* verbs() const noexcept { return qp_; }
-  Context& context() const noexcept { return *context_; }
-  registration::Staging& staging() const noexcept { return pd_->staging; }
-  Cq& send_cq() const noexcept { return *send_cq_; }
-  bool one_sided() const noexcept { return type_ == IBV_QPT_RC || type_ == IBV_QPT_UC; }
-  bool relaxed() const noexcept { return relaxed_; }
-  Peer peer() const noexcept { return peer_; }
-  void ask_peer();
-  void enter_error(); // moves the provider's queue pair to ERR
-  transfer::Initiator* initiator() const noexcept { return initiator_.get(); }
-  uint64_t handle() const noexcept { return handle_; }
-  uint64_t remote_handle() const noexcept { return remote_handle_; }
-  void schedule_grant_release();
+  // QueueHost and QpLane::Device: for the send queue, under lock_.
+  steering::Facts facts(const steering::Request& r) override;
+  uint32_t epoch(const steering::Request& r) const noexcept override;
+  void ask_peer() override;
+  void ask_key(const steering::Request& r) override;
+  bool may_replay() const noexcept override { return peer_ != steering::Peer::lost; }
+  void complete(const Completion& completion, bool announced) override;
+  void enter_error() override; // moves the provider's queue pair to ERR
+  void later(std::chrono::nanoseconds delay, steering::Way& way) override;
+  int post_send_to_provider(ibv_send_wr* list, ibv_send_wr** bad) override;
+  bool take_marker() override;
+  void marker_landed() override;
+  void request_drain() override;
+
+  World& world() const noexcept;
 
   // The reported capabilities are the program's, not what adverb asked for in its place.
   uint32_t extra_send() const noexcept { return extra_send_; }
 
 private:
+  bool connected() const noexcept { return type_ == IBV_QPT_RC || type_ == IBV_QPT_UC; }
+  int issue_from(uint64_t from, uint64_t& refused);
   int to_error(ibv_qp_attr* attr, int mask);
   int to_reset(ibv_qp_attr* attr, int mask);
   void captured(const ibv_qp_attr& attr, int mask);
@@ -121,7 +124,7 @@ private:
   void retire_incarnation();
   void wait_until_unloaded();
   void on_bound(uint64_t handle, const link::Bound& bound);
-  static void warn_of_stock_peer(uint32_t qpn, const std::string& reason);
+  static void warn_of_stock_peer(World& world, uint32_t qpn, const std::string& reason);
   link::LocalQp local() const;
 
   std::shared_ptr<Context> context_;
@@ -136,7 +139,11 @@ private:
 
   std::mutex lock_;
   std::condition_variable unloaded_;
-  SendQueue send_;
+  steering::Ring ring_;
+  steering::Elements elements_;
+  QpLane device_;
+  transfer::MessageLane messages_;
+  Queue send_;
   std::unique_ptr<ReceiveQueue> receive_; // null: SRQ
   std::atomic<ibv_qp_state> state_{IBV_QPS_RESET};
   ibv_qp_state before_close_ = IBV_QPS_RESET;
@@ -147,19 +154,9 @@ private:
   int build_error_ = 0;
 
   uint64_t handle_ = 0;
-  std::atomic<Peer> peer_{Peer::unknown};
+  std::atomic<steering::Peer> peer_{steering::Peer::unknown};
   bool may_link_ = false; // by policy and type
-  bool relaxed_ = false;
-  std::shared_ptr<transfer::Initiator> initiator_;
-  uint64_t remote_handle_ = 0;
-
-  struct Immediate {
-    uint64_t n;
-    uint32_t bytes;
-  };
-  std::mutex immediates_lock_; // leaf
-  std::deque<Immediate> immediates_;
-  uint64_t received_ = 0;
+  Receipts receipts_;
 };
 
 } // namespace adverb::model

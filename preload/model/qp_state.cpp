@@ -3,6 +3,7 @@
 #include "model/qp.h"
 #include "observe/log.h"
 #include "provider/real.h"
+#include "world/world.h"
 
 #include <cerrno>
 #include <chrono>
@@ -37,15 +38,15 @@ void Qp::entered(ibv_qp_state before, ibv_qp_state now) {
   if (now == IBV_QPS_RTR && before == IBV_QPS_INIT && may_link_) {
     if (attr_.ah_attr.port_num == 0)
       attr_.ah_attr.port_num = attr_.port_num;
-    link::Links::get().connected(local());
+    world().links().connected(local());
     // A side that only answers never moves on to RTS, but has to know who will ask.
     if (context_->regions().any_remote())
-      link::Links::get().probe(
-          local(), [qpn = qpn_, weak = weak_from_this()](const link::Bound& bound) {
-            // One that is gone by now tells nothing of a host known to run adverb.
-            if (bound.verdict != link::Verdict::adverb && !(bound.host_known && weak.expired()))
-              warn_of_stock_peer(qpn, bound.reason);
-          });
+      world().links().probe(local(), [&world = world(), qpn = qpn_,
+                                      weak = weak_from_this()](const link::Bound& bound) {
+        // One that is gone by now tells nothing of a host known to run adverb.
+        if (bound.verdict != link::Verdict::adverb && !(bound.host_known && weak.expired()))
+          warn_of_stock_peer(world, qpn, bound.reason);
+      });
   }
   if (now != IBV_QPS_RTS)
     return;
@@ -53,12 +54,12 @@ void Qp::entered(ibv_qp_state before, ibv_qp_state now) {
     send_cq_->ensure_kick(attr_.ah_attr);
     // Asked early, so that the first one-sided request finds the answer.
     const std::lock_guard hold(lock_);
-    if (peer_ == Peer::unknown)
+    if (peer_ == steering::Peer::unknown)
       ask_peer();
   }
   const std::lock_guard hold(lock_);
   send_.pause(false);
-  send_.pump();
+  send_.turn();
 }
 
 // Peers' requests and replies end first, then the provider's state changes, then what was under way
@@ -71,14 +72,14 @@ int Qp::to_error(ibv_qp_attr* attr, int mask) {
   }
   context_->barrier();
   const provider::Inside inside;
-  const int rc = provider::real().ibv_modify_qp(qp_, attr, mask);
+  const int rc = world().provider.real().ibv_modify_qp(qp_, attr, mask);
   const std::lock_guard hold(lock_);
   send_.pause(false);
   if (rc == 0) {
-    send_.fail_all();
+    send_.fail();
   } else {
     state_ = before;
-    send_.pump();
+    send_.turn();
   }
   return rc;
 }
@@ -88,7 +89,7 @@ void Qp::enter_error() {
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_ERR;
   const provider::Inside inside;
-  provider::real().ibv_modify_qp(qp_, &attr, IBV_QP_STATE);
+  world().provider.real().ibv_modify_qp(qp_, &attr, IBV_QP_STATE);
 }
 
 int Qp::to_reset(ibv_qp_attr* attr, int mask) {
@@ -101,7 +102,7 @@ int Qp::to_reset(ibv_qp_attr* attr, int mask) {
   send_cq_->settle();
   recv_cq_->settle();
   const provider::Inside inside;
-  const int rc = provider::real().ibv_modify_qp(qp_, attr, mask);
+  const int rc = world().provider.real().ibv_modify_qp(qp_, attr, mask);
   if (rc != 0) {
     state_ = before;
     const std::lock_guard hold(lock_);
@@ -124,8 +125,8 @@ void Qp::wait_until_unloaded() {
   std::unique_lock hold(lock_);
   send_.pause(true);
   const auto limit = std::chrono::steady_clock::now() + drain_limit;
-  if (!unloaded_.wait_until(hold, limit, [this] { return !send_.unloading(); }))
-    observe::log_warn("queue pair {} enters SQD while its peer has not answered for 5 s", qpn_);
+  if (!unloaded_.wait_until(hold, limit, [this] { return !send_.carrying(); }))
+    world().log.warn("queue pair {} enters SQD while its peer has not answered for 5 s", qpn_);
 }
 
 int Qp::modify(ibv_qp_attr* attr, int mask) {
@@ -140,7 +141,7 @@ int Qp::modify(ibv_qp_attr* attr, int mask) {
   int rc = 0;
   {
     const provider::Inside inside;
-    rc = provider::real().ibv_modify_qp(qp_, attr, mask);
+    rc = world().provider.real().ibv_modify_qp(qp_, attr, mask);
   }
   if (rc != 0) {
     const std::lock_guard hold(lock_);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "model/receive_queue.h"
 #include "model/context.h"
-#include "model/cq.h"
+#include "model/qp_lane.h"
 #include "observe/counters.h"
 #include "observe/log.h"
+#include "world/world.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -48,10 +49,10 @@ int ReceiveQueue::prepare(ibv_recv_wr& wr, std::vector<ibv_sge>& sges) {
     if (rc == ENOMEM) {
       for (size_t j = 0; j < i; ++j)
         context_.regions().release(staging_, holds(index)[j]);
-      if (observe::log_every("receive-window", 10))
-        observe::log_error("a receive of {} bytes cannot be backed: registering its window failed; "
-                           "raise RLIMIT_MEMLOCK or post smaller receives",
-                           sges[i].length);
+      if (world().log.every("receive-window", 10))
+        world().log.error("a receive of {} bytes cannot be backed: registering its window failed; "
+                          "raise RLIMIT_MEMLOCK or post smaller receives",
+                          sges[i].length);
       return ENOMEM;
     }
   }
@@ -65,8 +66,12 @@ int ReceiveQueue::prepare(ibv_recv_wr& wr, std::vector<ibv_sge>& sges) {
   wr.wr_id = receive_bit | uint64_t{slot.generation} << generation_shift | index;
   wr.sg_list = sges.data();
   wr.next = nullptr;
-  observe::count(observe::Counter::recvs_managed);
+  world().counters.count(observe::Counter::recvs_managed);
   return 0;
+}
+
+World& ReceiveQueue::world() const noexcept {
+  return context_.world();
 }
 
 void ReceiveQueue::grow() {
@@ -96,33 +101,41 @@ void ReceiveQueue::take_back(const ibv_recv_wr& prepared) {
   free_slot(static_cast<uint32_t>(prepared.wr_id));
 }
 
-std::optional<uint64_t> ReceiveQueue::complete(ibv_wc& wc) {
+std::optional<uint64_t> ReceiveQueue::complete(ibv_wc& wc, Receipts& receipts) {
   const auto index = static_cast<uint32_t>(wc.wr_id);
   if (index >= slots_.size() || !slots_[index].used ||
       slots_[index].generation != (wc.wr_id >> generation_shift & generation_mask))
     return std::nullopt;
-  Slot& slot = slots_[index];
-  const uint64_t wr_id = slot.wr_id;
-  if (wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV) {
-    uint32_t left = wc.byte_len;
-    for (uint32_t i = 0; i < slot.sges && left != 0; ++i) {
-      const uint32_t bytes = std::min(left, lengths(index)[i]);
-      const auto& hold = holds(index)[i];
-      if (hold.block && !context_.regions().deliver(hold, bytes)) {
-        // The message is here but its region is deregistered or its memory gone; a device would
-        // have found out before it acknowledged.
-        wc.status = IBV_WC_LOC_PROT_ERR;
-        if (observe::log_every("receive-gone", 1))
-          observe::log_error("a received message of {} bytes met a buffer that the program has "
-                             "deregistered, unmapped or protected; its completion says so",
-                             wc.byte_len);
-        break;
-      }
-      left -= bytes;
+  const uint64_t wr_id = slots_[index].wr_id;
+  if (wc.status == IBV_WC_SUCCESS) {
+    const auto source =
+        wc.opcode == IBV_WC_RECV ? Receipt::Source::staged : Receipt::Source::in_place;
+    const Receipt receipt =
+        receipts.consume().value_or(Receipt{.bytes = wc.byte_len, .source = source});
+    wc.byte_len = receipt.bytes;
+    if (receipt.source == Receipt::Source::staged && !deliver_staged(index, receipt.bytes)) {
+      // The message is here but its region is deregistered or its memory gone; a device would
+      // have found out before it acknowledged.
+      wc.status = IBV_WC_LOC_PROT_ERR;
+      if (world().log.every("receive-gone", 1))
+        world().log.error("a received message of {} bytes met a buffer that the program has "
+                          "deregistered, unmapped or protected; its completion says so",
+                          wc.byte_len);
     }
   }
   free_slot(index);
   return wr_id;
+}
+
+bool ReceiveQueue::deliver_staged(uint32_t index, uint32_t bytes) {
+  for (uint32_t i = 0; i < slots_[index].sges && bytes != 0; ++i) {
+    const uint32_t here = std::min(bytes, lengths(index)[i]);
+    const auto& hold = holds(index)[i];
+    if (hold.block && !context_.regions().deliver(hold, here))
+      return false;
+    bytes -= here;
+  }
+  return true;
 }
 
 void ReceiveQueue::clear() {

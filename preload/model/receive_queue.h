@@ -5,6 +5,7 @@
 // Not thread-safe; the owner's lock guards it.
 #pragma once
 
+#include "model/receipt.h"
 #include "registration/regions.h"
 
 #include <atomic>
@@ -13,6 +14,10 @@
 #include <vector>
 
 #include <infiniband/verbs.h>
+
+namespace adverb {
+class World;
+}
 
 namespace adverb::model {
 
@@ -30,9 +35,10 @@ public:
   int prepare(ibv_recv_wr& wr, std::vector<ibv_sge>& sges);
   void take_back(const ibv_recv_wr& prepared);
 
-  // The program's wr_id of a completion, with staged bytes copied to where the program expects
-  // them; nullopt for a receive this queue no longer knows.
-  std::optional<uint64_t> complete(ibv_wc& wc);
+  // The program's wr_id of a completion; nullopt for a receive this queue no longer knows. A
+  // message that arrived consumes its receipt: staged bytes are copied to where the program expects
+  // them, and the length is the receipt's.
+  std::optional<uint64_t> complete(ibv_wc& wc, Receipts& receipts);
 
   // How many elements of posted receives stand in staging; any thread.
   uint32_t staged() const noexcept { return staged_.load(std::memory_order_relaxed); }
@@ -41,6 +47,7 @@ public:
   void clear();
 
 private:
+  World& world() const noexcept;
   struct Slot {
     uint64_t wr_id = 0;
     uint32_t generation = 0;
@@ -49,6 +56,7 @@ private:
   };
   void grow();
   void free_slot(uint32_t index);
+  bool deliver_staged(uint32_t index, uint32_t bytes);
   registration::Hold* holds(uint32_t index) { return &holds_[size_t{index} * sges_]; }
   uint32_t* lengths(uint32_t index) { return &lengths_[size_t{index} * sges_]; }
 

@@ -26,9 +26,9 @@ public:
     const std::lock_guard hold(lock_);
     receive_.clear();
   }
-  std::optional<uint64_t> complete(ibv_wc& wc) {
+  std::optional<uint64_t> complete(ibv_wc& wc, Receipts& receipts) {
     const std::lock_guard hold(lock_);
-    return receive_.complete(wc);
+    return receive_.complete(wc, receipts);
   }
 
 private:

@@ -1,10 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "model/start.h"
-#include "link/links.h"
-#include "observe/counters.h"
-#include "observe/log.h"
-#include "observe/page.h"
-#include "policy/policy.h"
 
 #include <cstdlib>
 #include <dlfcn.h>
@@ -31,7 +26,7 @@ observe::LogLevel level_of(policy::LogLevel level) {
 }
 
 const char* library_path() {
-  static Dl_info info{};
+  Dl_info info{};
   return dladdr(reinterpret_cast<const void*>(&library_path), &info) != 0 ? info.dli_fname
                                                                           : "libadverb.so";
 }
@@ -60,22 +55,20 @@ void leave_children_alone() {
 
 } // namespace
 
-bool start() {
+bool start(World& world) {
   leave_children_alone();
-  const auto& policy = policy::current();
-  observe::log_open(level_of(policy.log().level), policy.log().file);
-  policy::on_hit.store([](size_t index) noexcept { observe::count_rule(index); });
+  const auto& policy = world.policy();
+  world.log.open(level_of(policy.log().level), policy.log().file);
   return !policy.idle();
 }
 
-void started_on(const char* device) {
-  const auto& policy = policy::current();
-  observe::start({library_path(), policy.source(), "libibverbs", device});
-  observe::add_device(device);
-  observe::before_finish(link::await_probes);
+void started_on(World& world, const char* device) {
+  const auto& policy = world.policy();
+  world.page.start({library_path(), policy.source(), "libibverbs", device});
+  world.page.add_device(device);
   size_t slot = 0;
   for (const auto& rule : policy.hits())
-    observe::label_rule(slot++, rule.name);
+    world.page.label_rule(slot++, rule.name);
 }
 
 } // namespace adverb::model

@@ -2,10 +2,10 @@
 // From the provider's object to ours. Few writers (create, destroy), many readers.
 #pragma once
 
+#include "world/sync.h"
+
 #include <array>
 #include <memory>
-#include <mutex>
-#include <shared_mutex>
 #include <unordered_map>
 #include <vector>
 
@@ -61,7 +61,7 @@ public:
   // holds stays (a half-made entry of that other thread would have been its object, lost anyway).
   void relock() {
     for (Shard& s : shards_)
-      new (&s.lock) std::shared_mutex;
+      renew(s.lock);
   }
   bool empty() const {
     for (const Shard& s : shards_)
@@ -72,14 +72,14 @@ public:
   // The same, and forgets everything without destroying it.
   void abandon() {
     for (Shard& s : shards_) {
-      new (&s.lock) std::shared_mutex;
+      renew(s.lock);
       new (&s.map) std::unordered_map<const void*, std::shared_ptr<T>>;
     }
   }
 
 private:
   struct alignas(64) Shard {
-    mutable std::shared_mutex lock;
+    mutable SharedMutex lock;
     std::unordered_map<const void*, std::shared_ptr<T>> map;
   };
   Shard& shard(const void* key) { return shards_[index(key)]; }

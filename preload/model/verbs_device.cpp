@@ -1,18 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // Device contexts, protection domains and asynchronous events.
-#include "interpose/dispatch.h"
-#include "interpose/patch.h"
 #include "model/context.h"
 #include "model/cq.h"
-#include "model/fork.h"
-#include "model/qp.h"
-#include "model/srq.h"
+#include "model/objects.h"
 #include "model/start.h"
 #include "model/verbs.h"
-#include "observe/counters.h"
-#include "observe/log.h"
-#include "policy/policy.h"
-#include "provider/real.h"
 
 namespace adverb::model {
 
@@ -20,73 +12,72 @@ namespace {
 
 // A context is managed when the policy could change anything on its device: a region registered
 // another way, or a peer that may have done so.
-bool wanted(ibv_context* context) {
-  const auto& policy = policy::current();
+bool wanted(World& world, ibv_context* context) {
+  const auto& policy = world.policy();
   if (policy.idle())
     return false;
   const char* device = context->device->name;
   return policy.may_unpin(device) || policy.peers({device, IBV_QPT_RC}) == policy::Peers::automatic;
 }
 
-ibv_context* adopt(ibv_context* context) {
-  if (context == nullptr || !wanted(context))
+ibv_context* adopt(World& world, ibv_context* context) {
+  if (context == nullptr || !wanted(world, context))
     return context;
-  watch_forks();
-  started_on(context->device->name);
-  Objects::get().contexts.insert(context, std::make_shared<Context>(context));
-  interpose::patch_creation(context);
-  observe::log_debug("device {} opened, managed", context->device->name);
+  started_on(world, context->device->name);
+  world.objects().contexts.insert(context, std::make_shared<Context>(world, context));
+  world.objects().edge.patch_creation(context);
+  world.log.debug("device {} opened, managed", context->device->name);
   return context;
 }
 
 } // namespace
 
-ibv_context* open_device(ibv_device* device) {
+ibv_context* Verbs::open_device(ibv_device* device) {
   ibv_context* context = nullptr;
   {
     const provider::Inside inside;
-    context = provider::real().ibv_open_device(device);
+    context = world.provider.real().ibv_open_device(device);
   }
-  return adopt(context);
+  return adopt(world, context);
 }
 
-ibv_context* import_device(int cmd_fd) {
+ibv_context* Verbs::import_device(int cmd_fd) {
   ibv_context* context = nullptr;
   {
     const provider::Inside inside;
-    context = provider::real().ibv_import_device(cmd_fd);
+    context = world.provider.real().ibv_import_device(cmd_fd);
   }
-  return adopt(context);
+  return adopt(world, context);
 }
 
-int close_device(ibv_context* context) {
-  if (const auto mine = Objects::get().contexts.erase(context)) {
+int Verbs::close_device(ibv_context* context) {
+  if (const auto mine = world.objects().contexts.erase(context)) {
     mine->close();
-    interpose::unpatch(context);
+    world.objects().edge.unpatch(context);
   }
   const provider::Inside inside;
-  return provider::real().ibv_close_device(context);
+  return world.provider.real().ibv_close_device(context);
 }
 
-ibv_pd* alloc_pd(ibv_context* context) {
+ibv_pd* Verbs::alloc_pd(ibv_context* context) {
   const provider::Inside inside;
-  return provider::real().ibv_alloc_pd(context);
+  return world.provider.real().ibv_alloc_pd(context);
 }
 
-int dealloc_pd(ibv_pd* pd) {
-  if (const auto context = find(pd->context))
-    return context->drop(pd, provider::real().ibv_dealloc_pd);
+int Verbs::dealloc_pd(ibv_pd* pd) {
+  if (const auto context = world.objects().managed(pd->context))
+    return context->drop(pd, world.provider.real().ibv_dealloc_pd);
   const provider::Inside inside;
-  return provider::real().ibv_dealloc_pd(pd);
+  return world.provider.real().ibv_dealloc_pd(pd);
 }
 
 // Events of adverb's own objects in the program's context are not the program's to see.
-int get_async_event(ibv_context* context, ibv_async_event* event) {
+int Verbs::get_async_event(ibv_context* context, ibv_async_event* event) {
   for (;;) {
     int rc = 0;
     {
       const provider::Inside inside;
-      rc = provider::real().ibv_get_async_event(context, event);
+      rc = world.provider.real().ibv_get_async_event(context, event);
     }
     if (rc != 0)
       return rc;
@@ -100,7 +91,7 @@ int get_async_event(ibv_context* context, ibv_async_event* event) {
     case IBV_EVENT_PATH_MIG:
     case IBV_EVENT_PATH_MIG_ERR:
     case IBV_EVENT_QP_LAST_WQE_REACHED:
-      for (const auto& cq : Objects::get().cqs.all())
+      for (const auto& cq : world.objects().cqs.all())
         own |= cq->owns(event->element.qp);
       break;
     default:
@@ -109,7 +100,7 @@ int get_async_event(ibv_context* context, ibv_async_event* event) {
     if (!own)
       return 0;
     const provider::Inside inside;
-    provider::real().ibv_ack_async_event(event);
+    world.provider.real().ibv_ack_async_event(event);
   }
 }
 

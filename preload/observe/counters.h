@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-// Counters and gauges of this process: bumped from anywhere, read by `adverb stat`.
+// Counters and gauges of one adverb: bumped from anywhere, read by `adverb stat`.
 //
 // count(), gauge_add() and count_rule() are one relaxed atomic add: no lock, no allocation, no
-// system call, safe in signal handlers and from any thread. Before the process has its shared page
-// they add to a static one; its sums move over when the page is opened (page.h).
+// system call, safe in signal handlers and from any thread. Before there is a shared page they add
+// to memory of their own; its sums move over when the page is opened (page.h).
 #pragma once
 
 #include <atomic>
@@ -37,42 +37,79 @@ struct Tally {
   std::atomic<uint64_t> rule_hits[kRuleSlots];
 };
 
-namespace detail {
-extern std::atomic<Tally*> tally; // never null
-}
+/// Bumped from anywhere. Its functions are noexcept, lock-free and usable in signal handlers.
+class Counters {
+public:
+  constexpr Counters() noexcept : tally_(&own_) {}
+  Counters(const Counters&) = delete;
+  Counters& operator=(const Counters&) = delete;
 
-/// Add n to a counter.
-inline void count(Counter c, uint64_t n = 1) noexcept {
-  detail::tally.load(std::memory_order_acquire)
-      ->counters[static_cast<size_t>(c)]
-      .fetch_add(n, std::memory_order_relaxed);
-}
-
-/// Move a gauge by n, up or down.
-inline void gauge_add(Gauge g, int64_t n) noexcept {
-  detail::tally.load(std::memory_order_acquire)
-      ->gauges[static_cast<size_t>(g)]
-      .fetch_add(n, std::memory_order_relaxed);
-}
-
-/// Lift a gauge that shows a peak to n, unless it is there.
-inline void gauge_raise(Gauge g, int64_t n) noexcept {
-  auto& peak = detail::tally.load(std::memory_order_acquire)->gauges[static_cast<size_t>(g)];
-  auto seen = peak.load(std::memory_order_relaxed);
-  while (seen < n && !peak.compare_exchange_weak(seen, n, std::memory_order_relaxed)) {
+  /// Add n to a counter.
+  void count(Counter c, uint64_t n = 1) noexcept {
+    present().counters[static_cast<size_t>(c)].fetch_add(n, std::memory_order_relaxed);
   }
-}
 
-/// One hit of the policy's rule `slot` (its index in the compiled policy).
+  /// Move a gauge by n, up or down.
+  void gauge_add(Gauge g, int64_t n) noexcept {
+    present().gauges[static_cast<size_t>(g)].fetch_add(n, std::memory_order_relaxed);
+  }
+
+  /// Lift a gauge that shows a peak to n, unless it is there.
+  void gauge_raise(Gauge g, int64_t n) noexcept {
+    auto& peak = present().gauges[static_cast<size_t>(g)];
+    auto seen = peak.load(std::memory_order_relaxed);
+    while (seen < n && !peak.compare_exchange_weak(seen, n, std::memory_order_relaxed)) {
+    }
+  }
+
+  /// One hit of the policy's rule `slot` (its index in the compiled policy).
+  void count_rule(size_t slot) noexcept {
+    present().rule_hits[slot < kRuleSlots ? slot : kRuleSlots - 1].fetch_add(
+        1, std::memory_order_relaxed);
+  }
+
+  /// Present value; for tests and decisions that are not on the data path.
+  uint64_t value(Counter c) const noexcept;
+  int64_t value(Gauge g) const noexcept;
+  uint64_t rule_hits(size_t slot) const noexcept;
+
+  /// Counts go to `tally` from now on, and so does what was counted until now. A count that raced
+  /// with this arrives where counts went before: gather() moves what came late. For the page.
+  void move_to(Tally& tally) noexcept;
+  void gather() noexcept;
+  /// In a fork child: from zero, in memory of its own.
+  void in_child() noexcept;
+
+  const Tally& tally() const noexcept { return *tally_.load(std::memory_order_acquire); }
+
+private:
+  Tally& present() noexcept { return *tally_.load(std::memory_order_acquire); }
+
+  Tally own_{}; // while there is no page
+  std::atomic<Tally*> tally_;
+};
+
+// ---- Transition: the process's, for rooms that are not yet handed a World.
+namespace transition {
+extern std::atomic<Counters*> counters;
+}
+inline void count(Counter c, uint64_t n = 1) noexcept {
+  transition::counters.load(std::memory_order_acquire)->count(c, n);
+}
+inline void gauge_add(Gauge g, int64_t n) noexcept {
+  transition::counters.load(std::memory_order_acquire)->gauge_add(g, n);
+}
+inline void gauge_raise(Gauge g, int64_t n) noexcept {
+  transition::counters.load(std::memory_order_acquire)->gauge_raise(g, n);
+}
 inline void count_rule(size_t slot) noexcept {
-  detail::tally.load(std::memory_order_acquire)
-      ->rule_hits[slot < kRuleSlots ? slot : kRuleSlots - 1]
-      .fetch_add(1, std::memory_order_relaxed);
+  transition::counters.load(std::memory_order_acquire)->count_rule(slot);
 }
-
-/// Present value of this process; for tests and decisions that are not on the data path.
-uint64_t value(Counter c) noexcept;
-int64_t value(Gauge g) noexcept;
-uint64_t rule_hits(size_t slot) noexcept;
+inline uint64_t value(Counter c) noexcept {
+  return transition::counters.load(std::memory_order_acquire)->value(c);
+}
+inline int64_t value(Gauge g) noexcept {
+  return transition::counters.load(std::memory_order_acquire)->value(g);
+}
 
 } // namespace adverb::observe

@@ -1,28 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // The end of a process: its statistics go to $ADVERB_STATS_FILE, its page goes away.
-//
-// The right moment is after the program's own exit handlers, which may still use verbs. So the
-// handlers here are registered by a constructor: the library's come first and therefore run last.
-//
-// There are several of them because several threads may call exit() at once. Before glibc 2.41 the
-// second of them finds the list of handlers empty while the first is still inside one, and ends
-// the process under it; with enough handlers each thread has to pass one, which lets it go when
-// the file is complete. Registered this early they lie in libc's static block of 32: a handler
-// that waits while it lies in a later, allocated block is freed by the other threads meanwhile.
-#include "observe/lifecycle.h"
-#include "observe/log.h"
 #include "observe/page.h"
 #include "observe/pattern.h"
 #include "observe/snapshot.h"
 
-#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
-#include <mutex>
-#include <new>
 #include <string>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -30,19 +16,6 @@
 namespace adverb::observe {
 
 namespace {
-
-// Threads that may call exit() at the same moment and still leave a complete file.
-constexpr int kHandlers = 8;
-
-/// Timed, so that an exit() from a signal handler inside finish() cannot hang the program.
-union Lock {
-  constexpr Lock() : mutex() {}
-  ~Lock() {}
-  std::timed_mutex mutex;
-};
-constinit Lock g_lock;
-bool g_finished = false; // under g_lock
-std::atomic<void (*)() noexcept> g_before{nullptr};
 
 bool write_all(int fd, std::string_view text) {
   while (!text.empty()) {
@@ -80,54 +53,35 @@ bool write_file(const std::string& path, std::string_view text) {
   return false;
 }
 
-void write_statistics() {
+} // namespace
+
+void SharedPage::write_statistics() {
   const char* pattern = secure_getenv("ADVERB_STATS_FILE");
   if (pattern == nullptr || *pattern == '\0')
     return;
   const std::string path = expand_pattern(pattern);
-  if (!write_file(path, to_json(own_snapshot()) + "\n"))
-    log_warn("cannot write the statistics to {}: {}", path, std::strerror(errno));
+  if (!write_file(path, to_json(snapshot_of(header(), counters_.tally())) + "\n"))
+    log_.warn("cannot write the statistics to {}: {}", path, std::strerror(errno));
 }
 
-__attribute__((constructor(101))) void register_handlers() {
-  for (int i = 0; i < kHandlers; ++i)
-    atexit(finish);
-  at_quick_exit(finish);
-}
-
-} // namespace
-
-namespace detail {
-
-void exit_forget() noexcept {
-  new (&g_lock.mutex) std::timed_mutex;
-  g_finished = false;
-}
-
-} // namespace detail
-
-void before_finish(void (*what)() noexcept) noexcept {
-  g_before.store(what);
-}
-
-void finish() noexcept {
-  if (!detail::started())
+void SharedPage::finish(void (*before)() noexcept) noexcept {
+  if (!started())
     return;
   const int saved = errno;
   try {
     // By the system clock: the tools that look for races do not know the wait by the steady one.
-    const std::unique_lock lock(g_lock.mutex,
+    const std::unique_lock lock(finishing_,
                                 std::chrono::system_clock::now() + std::chrono::seconds(2));
-    if (lock.owns_lock() && !g_finished) {
-      g_finished = true;
-      if (const auto before = g_before.load())
+    if (lock.owns_lock() && !finished_) {
+      finished_ = true;
+      if (before != nullptr)
         before();
-      detail::gather_late_counts();
+      counters_.gather();
       write_statistics();
-      detail::unlink_page();
+      unlink_file();
     }
   } catch (...) {
-    detail::unlink_page();
+    unlink_file();
   }
   errno = saved;
 }

@@ -83,8 +83,4 @@ inline constexpr uint64_t kLayout = layout_hash();
 static_assert(std::atomic<uint64_t>::is_always_lock_free && sizeof(std::atomic<uint64_t>) == 8,
               "other processes read the counters as plain words");
 
-namespace detail {
-extern Page private_page; ///< where counts go while the process has no shared page
-}
-
 } // namespace adverb::observe

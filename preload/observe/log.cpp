@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // spdlog lives in this file only: header-only, synchronous, without its registry. Loggers are
 // leaked on purpose: lines may come while the program runs its destructors.
+#define FMT_HEADER_ONLY // the code of fmt; elsewhere its declarations do
+
 #define SPDLOG_LEVEL_NAMES {"trace", "debug", "info", "warn", "error", "critical", "off"}
 
 #include "observe/log.h"
 
-#include "observe/counters.h"
-#include "observe/lifecycle.h"
 #include "observe/pattern.h"
 
 #include <spdlog/logger.h>
 #include <spdlog/sinks/base_sink.h>
 
 #include <cerrno>
-#include <climits>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -36,7 +35,7 @@ constexpr size_t kLineBytes = 1000;
 class DescriptorSink final : public spdlog::sinks::base_sink<std::mutex> {
 public:
   /// Takes over `fd` unless it is stderr.
-  explicit DescriptorSink(int fd) : fd_(fd) {
+  DescriptorSink(int fd, Counters& counters) : fd_(fd), counters_(counters) {
     if (fd_ != STDERR_FILENO && fstat(fd_, &identity_) != 0)
       fd_ = -1;
   }
@@ -46,7 +45,7 @@ protected:
     spdlog::memory_buf_t line;
     formatter_->format(message, line);
     if (!still_ours() || !write_line(line.data(), line.size()))
-      count(Counter::log_dropped);
+      counters_.count(Counter::log_dropped);
   }
   void flush_() override {}
 
@@ -91,14 +90,9 @@ private:
   }
 
   int fd_;
+  Counters& counters_;
   struct stat identity_{};
 };
-
-constinit std::atomic<spdlog::logger*> g_logger{nullptr};
-
-// What log_open() was last asked for, so that a fork child can open the same log again.
-constinit LogLevel g_asked_level = LogLevel::warn;
-constinit char g_asked_file[PATH_MAX] = {};
 
 spdlog::level::level_enum spdlog_level(LogLevel level) {
   switch (level) {
@@ -116,18 +110,39 @@ spdlog::level::level_enum spdlog_level(LogLevel level) {
   return spdlog::level::off;
 }
 
-spdlog::logger* make_logger(int fd) {
-  auto sink = std::make_shared<DescriptorSink>(fd);
+spdlog::logger* make_logger(int fd, Counters& counters) {
+  auto sink = std::make_shared<DescriptorSink>(fd, counters);
   auto* logger = new spdlog::logger("adverb", std::move(sink));
   // Seconds since the epoch in files: local time would take libc's time zone lock, which a fork in
   // another thread may leave held for ever in the child.
   logger->set_pattern(fd == STDERR_FILENO ? "adverb[%P] %l: %v" : "%E.%e adverb[%P] %l: %v");
   logger->set_level(spdlog::level::trace);
-  logger->set_error_handler([](const std::string&) { count(Counter::log_dropped); });
+  logger->set_error_handler(
+      [&counters](const std::string&) { counters.count(Counter::log_dropped); });
   return logger;
 }
 
-void open_with(LogLevel level, std::string file) {
+/// The file's descriptor, above the standard ones; -1 with errno set.
+int open_file(const std::string& file) {
+  int fd = open(file.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0600);
+  if (fd >= 0 && fd <= STDERR_FILENO) {
+    // The program runs with a standard descriptor closed; its next open() expects that number.
+    const int moved = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    close(fd);
+    fd = moved;
+  }
+  return fd;
+}
+
+} // namespace
+
+// Not the process's own: that one lives as long as the process.
+Log::~Log() {
+  delete logger_.load();
+}
+
+void Log::open_with(LogLevel level, std::string_view wanted) {
+  std::string file(wanted);
   std::string complaint;
   if (const char* text = secure_getenv("ADVERB_LOG"); text != nullptr && *text != '\0') {
     if (!parse_log_level(text, level))
@@ -140,13 +155,7 @@ void open_with(LogLevel level, std::string file) {
   int fd = STDERR_FILENO;
   if (!file.empty()) {
     file = expand_pattern(file);
-    fd = open(file.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0600);
-    if (fd >= 0 && fd <= STDERR_FILENO) {
-      // The program runs with a standard descriptor closed; its next open() expects that number.
-      const int moved = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
-      close(fd);
-      fd = moved;
-    }
+    fd = open_file(file);
     if (fd < 0) {
       complaint = fmt::format("cannot open the log file {}: {}; logging to stderr", file,
                               std::strerror(errno));
@@ -154,66 +163,69 @@ void open_with(LogLevel level, std::string file) {
     }
   }
   // The old logger is leaked: another thread may be inside it.
-  g_logger.store(make_logger(fd), std::memory_order_release);
-  detail::log_level.store(level, std::memory_order_relaxed);
+  logger_.store(make_logger(fd, counters_), std::memory_order_release);
+  level_.store(level, std::memory_order_relaxed);
   if (!complaint.empty())
-    log_warn("{}", complaint);
+    warn("{}", complaint);
 }
 
-void open_noexcept(LogLevel level, std::string_view file) noexcept {
+void Log::open_noexcept(LogLevel level, std::string_view file) noexcept {
   const int saved = errno;
   try {
-    install_fork_handler();
-    open_with(level, std::string(file));
+    open_with(level, file);
   } catch (...) {
-    count(Counter::log_dropped);
+    counters_.count(Counter::log_dropped);
   }
   errno = saved;
 }
 
-} // namespace
+void Log::open(LogLevel level, std::string_view file) noexcept {
+  if (sink_ != nullptr) {
+    level_.store(level, std::memory_order_relaxed);
+    return;
+  }
+  asked_level_ = level;
+  const size_t size = file.size() < sizeof asked_file_ ? file.size() : 0;
+  std::memcpy(asked_file_, file.data(), size);
+  asked_file_[size] = '\0';
+  open_noexcept(level, file);
+}
 
-namespace detail {
-
-// Everything passes until the first line has opened the log and learnt the real level.
-constinit std::atomic<LogLevel> log_level{LogLevel::debug};
-
-void vlog(LogLevel level, fmt::string_view format, fmt::format_args args) noexcept {
-  if (g_logger.load(std::memory_order_acquire) == nullptr)
-    open_noexcept(g_asked_level, g_asked_file);
-  spdlog::logger* logger = g_logger.load(std::memory_order_acquire);
-  if (logger == nullptr || !log_enabled(level))
+void Log::write(LogLevel level, fmt::string_view format, fmt::format_args args) noexcept {
+  if (sink_ == nullptr)
+    resume();
+  spdlog::logger* logger = logger_.load(std::memory_order_acquire);
+  if ((sink_ == nullptr && logger == nullptr) || !enabled(level))
     return;
   const int saved = errno;
   try {
     char line[kLineBytes];
     const auto result = fmt::vformat_to_n(line, sizeof line, format, args);
     const size_t size = result.size < sizeof line ? result.size : sizeof line;
-    logger->log(spdlog_level(level), spdlog::string_view_t(line, size));
+    if (sink_ != nullptr)
+      sink_->line(level, std::string_view(line, size));
+    else
+      logger->log(spdlog_level(level), spdlog::string_view_t(line, size));
   } catch (...) {
-    count(Counter::log_dropped);
+    counters_.count(Counter::log_dropped);
   }
   errno = saved;
 }
 
-void log_silence() noexcept {
-  log_level.store(LogLevel::off, std::memory_order_relaxed);
-  g_logger.store(nullptr, std::memory_order_relaxed);
+void Log::resume() noexcept {
+  if (sink_ == nullptr && logger_.load(std::memory_order_acquire) == nullptr)
+    open_noexcept(asked_level_, asked_file_);
 }
 
-void log_resume() noexcept {
-  if (g_logger.load(std::memory_order_acquire) == nullptr)
-    open_noexcept(g_asked_level, g_asked_file);
-}
-
-} // namespace detail
-
-void log_open(LogLevel level, std::string_view file) noexcept {
-  g_asked_level = level;
-  const size_t size = file.size() < sizeof g_asked_file ? file.size() : 0;
-  std::memcpy(g_asked_file, file.data(), size);
-  g_asked_file[size] = '\0';
-  open_noexcept(level, file);
+void Log::in_child() noexcept {
+  if (sink_ == nullptr) {
+    level_.store(LogLevel::off, std::memory_order_relaxed);
+    logger_.store(nullptr, std::memory_order_relaxed);
+  }
+  for (Said& entry : said_) {
+    entry.key.store(0, std::memory_order_relaxed);
+    entry.next_ns.store(0, std::memory_order_relaxed);
+  }
 }
 
 bool parse_log_level(std::string_view text, LogLevel& out) noexcept {

@@ -7,7 +7,15 @@
 // the process runs on, counting privately, and the log says so once.
 #pragma once
 
+#include "observe/counters.h"
+#include "observe/layout.h"
+#include "observe/log.h"
+#include "world/sync.h"
+
 #include <cstddef>
+#include <functional>
+#include <mutex>
+#include <string>
 #include <string_view>
 
 namespace adverb::observe {
@@ -20,28 +28,71 @@ struct Identity {
   std::string_view devices;  ///< device names, separated by blanks
 };
 
-/// First managed use: opens the page and writes the start line (level info), once per process;
-/// later calls return at once. Any thread. Again effective in a fork child.
-void start(const Identity& identity) noexcept;
+/// The page of one adverb; a process has one, for its file is named after the process. Any thread.
+class SharedPage {
+public:
+  SharedPage(Counters& counters, Log& log) noexcept : counters_(counters), log_(log) {}
+  SharedPage(const SharedPage&) = delete;
+  SharedPage& operator=(const SharedPage&) = delete;
 
-/// A device opened later than start(): appended to the page's list unless already there.
-void add_device(std::string_view name) noexcept;
+  /// First managed use: opens the page and writes the start line (level info), once; later calls
+  /// return at once. Again effective in a fork child.
+  void start(const Identity& identity) noexcept;
+  bool started() const noexcept { return started_.load(std::memory_order_acquire); }
 
-/// Name shown beside the hits of rule `slot`; call before or after start().
-void label_rule(size_t slot, std::string_view label) noexcept;
+  /// A device opened later than start(): appended to the page's list unless already there.
+  void add_device(std::string_view name) noexcept;
 
-/// The child of a fork counts from zero on a page of its own (opened by its next start()), leaves
-/// the parent's page alone and does not log before log_open() or start(). Installed with
-/// pthread_atfork by start() and log_open(); calling it more often is harmless. Async-signal-safe.
-void after_fork_child() noexcept;
+  /// Name shown beside the hits of rule `slot`; call before or after start().
+  void label_rule(size_t slot, std::string_view label) noexcept;
 
-/// Normal exit: writes $ADVERB_STATS_FILE ("%p" becomes the process id) and unlinks the page, once
-/// however many threads call. Runs by itself after the program's own exit handlers; _exit(), exec
-/// and fatal signals go past it, so they leave no statistics file.
-void finish() noexcept;
+  /// What it says of the process beside the numbers, whether there is a file or not.
+  const PageHeader& header() const noexcept { return *header_.load(std::memory_order_acquire); }
 
-/// Runs `what` at the beginning of finish(), while all other threads still run. The last one set
-/// counts.
-void before_finish(void (*what)() noexcept) noexcept;
+  /// Normal exit: writes $ADVERB_STATS_FILE ("%p" becomes the process id) and unlinks the page,
+  /// once however many threads call; nothing unless started. `before` runs at its beginning, while
+  /// all other threads still run. exit.h has it called after the program's own exit handlers;
+  /// _exit(), exec and fatal signals go past it, so they leave no statistics file.
+  void finish(void (*before)() noexcept = nullptr) noexcept;
+
+  /// The child of a fork counts from zero on a page of its own (opened by its next start()) and
+  /// leaves the parent's page alone. Takes no lock.
+  void in_child() noexcept;
+
+private:
+  class TextLock;
+  void describe(const Identity& identity) noexcept;
+  void open();
+  void write_statistics();
+  void unlink_file() noexcept;
+
+  Counters& counters_;
+  Log& log_;
+  PageHeader own_{}; // while there is no file
+  std::atomic<PageHeader*> header_{&own_};
+  Page* page_ = nullptr; // mapped; written before header_
+  std::atomic<bool> started_{false};
+  char path_[512] = {}; // of the page's file, empty without one
+  // Orders writers of the header's text. Held for a copy of some bytes, never over a system call.
+  std::atomic_flag text_busy_ = ATOMIC_FLAG_INIT;
+  // Timed, so that an exit() from a signal handler inside finish() cannot hang the program.
+  std::timed_mutex finishing_;
+  bool finished_ = false; // under finishing_
+};
+
+// ---- Transition: the process's, for rooms that are not yet handed a World.
+namespace transition {
+SharedPage& page() noexcept;
+void use(Counters&, Log&, SharedPage&) noexcept;
+} // namespace transition
+inline void start(const Identity& identity) noexcept {
+  transition::page().start(identity);
+}
+inline void add_device(std::string_view name) noexcept {
+  transition::page().add_device(name);
+}
+inline void label_rule(size_t slot, std::string_view label) noexcept {
+  transition::page().label_rule(slot, label);
+}
 
 } // namespace adverb::observe

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-#include "observe/snapshot.h"
+#define FMT_HEADER_ONLY // the code of fmt; elsewhere its declarations do
 
-#include "observe/layout.h"
+#include "observe/snapshot.h"
 
 #include <cerrno>
 #include <cstddef>
@@ -22,8 +22,9 @@ template <size_t N> std::string field(const char (&text)[N]) {
   return std::string(text, strnlen(text, N));
 }
 
-Snapshot take(const Page& page) {
-  const PageHeader& header = page.header;
+} // namespace
+
+Snapshot snapshot_of(const PageHeader& header, const Tally& tally) {
   Snapshot out;
   out.pid = header.pid;
   out.uid = header.uid;
@@ -40,19 +41,17 @@ Snapshot take(const Page& page) {
     at = end;
   }
   for (size_t i = 0; i < kCounters; ++i)
-    out.counters[i] = page.tally.counters[i].load(std::memory_order_relaxed);
+    out.counters[i] = tally.counters[i].load(std::memory_order_relaxed);
   for (size_t i = 0; i < kGauges; ++i)
-    out.gauges[i] = page.tally.gauges[i].load(std::memory_order_relaxed);
+    out.gauges[i] = tally.gauges[i].load(std::memory_order_relaxed);
   for (size_t i = 0; i < kRuleSlots; ++i) {
     RuleHit rule{i, field(header.rule_labels[i]),
-                 page.tally.rule_hits[i].load(std::memory_order_relaxed)};
+                 tally.rule_hits[i].load(std::memory_order_relaxed)};
     if (!rule.label.empty() || rule.hits != 0)
       out.rules.push_back(std::move(rule));
   }
   return out;
 }
-
-} // namespace
 
 std::variant<Snapshot, SnapshotError> read_snapshot(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
@@ -76,14 +75,7 @@ std::variant<Snapshot, SnapshotError> read_snapshot(const std::string& path) {
         "(layout {:016x}); use the `adverb` that came with that library",
         header.pid, field(header.program), field(header.version), header.layout, ADVERB_VERSION,
         kLayout)};
-  return take(*page);
-}
-
-Snapshot own_snapshot() {
-  // The tally lies in the page; its header is the only thing around it.
-  const Tally* tally = detail::tally.load(std::memory_order_acquire);
-  return take(
-      *reinterpret_cast<const Page*>(reinterpret_cast<const char*>(tally) - offsetof(Page, tally)));
+  return snapshot_of(page->header, page->tally);
 }
 
 std::string to_json(const Snapshot& snapshot, int indent) {

@@ -3,7 +3,7 @@
 // May allocate and throw std::bad_alloc.
 #pragma once
 
-#include "observe/counters.h"
+#include "observe/layout.h"
 
 #include <array>
 #include <cstdint>
@@ -39,8 +39,8 @@ struct SnapshotError {
 /// signal.
 std::variant<Snapshot, SnapshotError> read_snapshot(const std::string& path);
 
-/// This process, whether it has a page or not.
-Snapshot own_snapshot();
+/// What a page says, also one that is in no file.
+Snapshot snapshot_of(const PageHeader& header, const Tally& tally);
 
 /// One JSON object: identity, every counter and gauge by name, rules; `indent` < 0 for one line.
 std::string to_json(const Snapshot& snapshot, int indent = 2);

@@ -79,7 +79,7 @@ Rule compile_rule(const Json& rule, size_t index) {
   if (rule.contains("match"))
     result.match = compile_match(rule["match"]);
   if (rule.contains("register"))
-    result.backend = rule["register"] == "none" ? Backend::none : Backend::pinned;
+    result.backend = find_backend(text(rule["register"])); // null is an error, see check()
   if (rule.contains("peers"))
     result.peers = rule["peers"] == "none" ? Peers::none : Peers::automatic;
   if (rule.contains("order"))
@@ -112,6 +112,10 @@ public:
     if (set.empty())
       errors_.push_back(
           {file_, pointer, "the rule sets no action", "add one of " + quoted_list(actions_, "or")});
+    if (rule.contains("register") && find_backend(text(rule["register"])) == nullptr)
+      errors_.push_back({file_, pointer + "/register",
+                         in_quotes(text(rule["register"])) + " is not a way to register regions",
+                         "use " + quoted_list(backend_names(), "or")});
     if (!rule.contains("match"))
       return;
     const Json& match = rule["match"];

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // Where a policy comes from, and the one that this process obeys.
 #include "policy/compile.h"
+#include "policy/current.h"
 #include "policy/embedded.h"
 #include "policy/glob.h"
 #include "policy/schema.h"
@@ -68,34 +69,16 @@ Loaded load_if_present(const std::string& path, std::string_view program) {
   return failed(path, std::move(refusal.reason), std::move(refusal.remedy));
 }
 
-std::vector<Error>& kept_problems() {
-  static auto& kept = *new std::vector<Error>;
-  return kept;
-}
-
 // After this every question is answered as if adverb were not there.
-std::unique_ptr<const Policy> pass_through() {
+std::unique_ptr<Policy> pass_through() {
   Document document;
   document.source = "none (the policy has errors; everything passes through)";
   Rule rule;
   rule.name = "pass-through";
-  rule.backend = Backend::pinned;
+  rule.backend = &stock_backend();
   rule.peers = Peers::none;
   document.rules.push_back(std::move(rule));
-  return std::make_unique<const Policy>(std::move(document));
-}
-
-const Policy* load_current() {
-  Loaded loaded = load_for_this_process();
-  if (loaded)
-    return loaded.policy.release();
-  std::string message;
-  for (const Error& error : loaded.errors)
-    message += "adverb: " + error.text() + "\n";
-  message += "adverb: no policy is in force; everything passes through unchanged\n";
-  fputs(message.c_str(), stderr);
-  kept_problems() = std::move(loaded.errors);
-  return pass_through().release();
+  return std::make_unique<Policy>(std::move(document));
 }
 
 } // namespace
@@ -125,7 +108,7 @@ Loaded load_text(std::string_view text, std::string_view file, std::string_view 
   if (!result.errors.empty())
     return result;
   std::erase_if(compiled.rules, [&](const Rule& rule) { return !rule_is_for(rule, wanted); });
-  result.policy = std::make_unique<const Policy>(std::move(compiled));
+  result.policy = std::make_unique<Policy>(std::move(compiled));
   return result;
 }
 
@@ -173,14 +156,45 @@ std::vector<std::string_view> profile_names() {
   return names;
 }
 
-const Policy& current() {
-  static const Policy& policy = *load_current();
-  return policy;
+const Policy& Current::load() {
+  const std::lock_guard hold(loading_);
+  if (const Policy* now = policy_.load(std::memory_order_relaxed))
+    return *now;
+  Loaded loaded = load_for_this_process();
+  if (!loaded) {
+    std::string message;
+    for (const Error& error : loaded.errors)
+      message += "adverb: " + error.text() + "\n";
+    message += "adverb: no policy is in force; everything passes through unchanged\n";
+    fputs(message.c_str(), stderr);
+    problems_ = std::move(loaded.errors);
+    loaded.policy = pass_through();
+  }
+  loaded.policy->tell_hits_to(hits_);
+  own_ = std::move(loaded.policy);
+  policy_.store(own_.get(), std::memory_order_release);
+  return *own_;
 }
 
-const std::vector<Error>& problems() {
-  current();
-  return kept_problems();
+namespace transition {
+namespace {
+std::atomic<Current*> used{nullptr};
+}
+
+Current& current() noexcept {
+  if (Current* now = used.load(std::memory_order_acquire))
+    return *now;
+  static auto& of_a_test = *new Current;
+  return of_a_test;
+}
+
+void use(Current& current) noexcept {
+  used.store(&current, std::memory_order_release);
+}
+} // namespace transition
+
+const Policy& current() {
+  return transition::current().get();
 }
 
 } // namespace adverb::policy

@@ -37,14 +37,18 @@ bool contains(const std::vector<Cidr>& ranges, const in6_addr& address) noexcept
   return std::ranges::any_of(ranges, [&](const Cidr& range) { return range.contains(address); });
 }
 
+bool unpins(const Rule& rule) noexcept {
+  return rule.backend != nullptr && rule.backend->unpins;
+}
+
 bool may_unpin_somewhere(const std::vector<Rule>& rules) noexcept {
-  return std::ranges::any_of(rules, [](const Rule& rule) { return rule.backend == Backend::none; });
+  return std::ranges::any_of(rules, unpins);
 }
 
 bool may_unpin_remote(const std::vector<Rule>& rules) noexcept {
   constexpr RightsSet local_only = 1; // the combination of no rights at all
   return std::ranges::any_of(rules, [](const Rule& rule) {
-    return rule.backend == Backend::none && (rule.match.rights & ~local_only) != 0;
+    return unpins(rule) && (rule.match.rights & ~local_only) != 0;
   });
 }
 
@@ -113,34 +117,32 @@ Policy::Policy(Document document)
 
 Policy::~Policy() = default;
 
-std::atomic<void (*)(size_t) noexcept> on_hit{nullptr};
-
 void Policy::count(const Rule& rule) const noexcept {
   const auto index = static_cast<size_t>(&rule - rules_.data());
   hits_[index].fetch_add(1, std::memory_order_relaxed);
-  if (auto* tell = on_hit.load(std::memory_order_relaxed))
-    tell(index);
+  if (listener_ != nullptr)
+    listener_->hit(index);
 }
 
-Backend Policy::region(const RegionQuery& query) const noexcept {
+const BackendTraits& Policy::region(const RegionQuery& query) const noexcept {
   const auto combination =
       static_cast<RightsSet>(1u << (query.access >> access_remote_shift & rights_mask));
   for (const Rule& rule : rules_) {
     const Match& match = rule.match;
-    if (rule.backend && (match.rights & combination) && query.length >= match.min_size &&
+    if (rule.backend != nullptr && (match.rights & combination) && query.length >= match.min_size &&
         query.length <= match.max_size && matches_device(match, query.device)) {
       count(rule);
       return *rule.backend;
     }
   }
-  return Backend::pinned;
+  return stock_backend();
 }
 
 bool Policy::may_unpin(std::string_view device) const noexcept {
   for (const Rule& rule : rules_) {
-    if (!rule.backend || !matches_device(rule.match, device))
+    if (rule.backend == nullptr || !matches_device(rule.match, device))
       continue;
-    if (*rule.backend == Backend::none)
+    if (rule.backend->unpins)
       return true;
     if (matches_any_region(rule.match))
       return false;

@@ -3,11 +3,12 @@
 // policy/adverb-policy.schema.json and compiled to flat tables for one program.
 //
 // Questions are answered without locks or allocation, from any thread; the first rule that matches
-// and sets the action in question wins. With no such rule: register "pinned", peers "auto",
-// order "strict". Loading allocates and reads files; it never throws and reports every error at
-// once.
+// and sets the action in question wins. With no such rule: register by the first backend of the
+// list, peers "auto", order "strict". Loading allocates and reads files; it never throws and
+// reports every error at once.
 #pragma once
 
+#include "policy/backends.h"
 #include "policy/settings.h"
 
 #include <atomic>
@@ -40,6 +41,15 @@ struct RuleHits {
   uint64_t hits = 0;
 };
 
+/// Hears of every hit of a rule, from any thread: for counters others can read.
+class Hits {
+public:
+  virtual void hit(size_t rule) noexcept = 0; ///< its position in Policy::rules()
+
+protected:
+  ~Hits() = default;
+};
+
 class Policy {
 public:
   explicit Policy(Document document);
@@ -47,9 +57,9 @@ public:
   Policy(const Policy&) = delete;
   Policy& operator=(const Policy&) = delete;
 
-  // How to register a region. Counts a hit for the rule that decided.
-  Backend region(const RegionQuery& query) const noexcept;
-  // False: no region of the device can be anything but pinned, whatever its length and rights.
+  // How to register a region: a row of `backends`. Counts a hit for the rule that decided.
+  const BackendTraits& region(const RegionQuery& query) const noexcept;
+  // False: every region of the device has the provider's keys, whatever its length and rights.
   bool may_unpin(std::string_view device) const noexcept;
 
   // While the peer is unknown these give the answer that is safe for every peer: "auto" if any
@@ -76,6 +86,7 @@ public:
 
   std::span<const Rule> rules() const noexcept; // those that can apply to this program
   std::vector<RuleHits> hits() const;           // one per entry of rules()
+  void tell_hits_to(Hits* listener) noexcept { listener_ = listener; } // before the first question
 
 private:
   template <typename T>
@@ -84,6 +95,7 @@ private:
 
   std::vector<Rule> rules_;
   std::unique_ptr<std::atomic<uint64_t>[]> hits_;
+  Hits* listener_ = nullptr;
   LinkSettings link_;
   LogSettings log_;
   uint64_t staging_;
@@ -106,7 +118,7 @@ struct Error {
 
 // Either a policy or at least one error.
 struct Loaded {
-  std::unique_ptr<const Policy> policy;
+  std::unique_ptr<Policy> policy;
   std::vector<Error> errors;
   explicit operator bool() const noexcept { return policy != nullptr; }
 };
@@ -126,14 +138,7 @@ Loaded load_for_program(std::string_view program);
 // The names of the embedded profiles, sorted.
 std::vector<std::string_view> profile_names();
 
-// Called at every hit with the rule's position in rules(), from any thread; for counters others can
-// read. Null: only hits() knows.
-extern std::atomic<void (*)(size_t) noexcept> on_hit;
-
-// This process's policy, loaded at the first call and kept until the process ends. If it cannot be
-// loaded, says so on stderr and returns a policy under which everything passes through; problems()
-// then holds what was wrong.
+// Transition: the process's, for rooms that are not yet handed a World.
 const Policy& current();
-const std::vector<Error>& problems();
 
 } // namespace adverb::policy

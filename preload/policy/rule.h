@@ -2,6 +2,7 @@
 // One rule in its compiled form, and what a whole file compiles to.
 #pragma once
 
+#include "policy/backends.h"
 #include "policy/settings.h"
 
 #include <cstdint>
@@ -35,7 +36,7 @@ struct Rule {
   size_t index = 0; // in the file
   std::string name; // never empty
   Match match;
-  std::optional<Backend> backend;
+  const BackendTraits* backend = nullptr; // null: the rule does not say
   std::optional<Peers> peers;
   std::optional<Order> order;
   std::optional<uint64_t> copy_below;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "policy/schema.h"
 
+#include "policy/backends.h"
 #include "policy/embedded.h"
 #include "policy/format.h"
 #include "policy/suggest.h"
@@ -249,7 +250,13 @@ void Validator::check_object(const Json& value, const Json& part, const std::str
 } // namespace
 
 const Json& schema() {
-  static const Json& parsed = *new Json(Json::parse(embedded_schema));
+  static const Json& parsed = *[] {
+    auto* result = new Json(Json::parse(embedded_schema));
+    // The words are those of the backends this binary has, whatever the file says.
+    Json& words = (*result)["definitions"]["rule"]["properties"]["register"]["enum"];
+    words = backend_names();
+    return result;
+  }();
   return parsed;
 }
 

@@ -7,7 +7,7 @@
 
 namespace adverb::policy {
 
-// The embedded schema, parsed once.
+// The embedded schema, parsed once, with the words of the backends there are.
 const Json& schema();
 
 // `part` with its "$ref" followed; keys beside the "$ref" win over those it leads to.

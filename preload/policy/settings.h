@@ -14,12 +14,6 @@
 
 namespace adverb::policy {
 
-// How a region's memory is made reachable (rule action "register").
-enum class Backend : uint8_t {
-  pinned, // by the provider, as the program asked: stock behaviour, real keys
-  none,   // not pinned: virtual keys, remote access by the unload path
-};
-
 // Whether a queue pair looks for adverb at its peer (rule action "peers").
 enum class Peers : uint8_t { automatic, none };
 

@@ -82,7 +82,7 @@ struct Action {
   bool (*covered)(const Earlier&, const Match&);
 };
 constexpr Action actions[] = {
-    {"register", [](const Rule& rule) { return rule.backend.has_value(); }, regions_covered},
+    {"register", [](const Rule& rule) { return rule.backend != nullptr; }, regions_covered},
     {"peers", [](const Rule& rule) { return rule.peers.has_value(); }, queue_pairs_covered},
     {"order", [](const Rule& rule) { return rule.order.has_value(); }, queue_pairs_covered},
     {"copy_below", [](const Rule& rule) { return rule.copy_below.has_value(); }, devices_covered},

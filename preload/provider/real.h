@@ -1,9 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-// The real libibverbs, as adverb calls it.
-//
-// real() holds the functions that stand behind adverb's hooks, found once, each at its exact
-// version node. Call them, and the provider's own pointers (ops.h), under an Inside guard: what the
-// real library calls in turn then goes straight through the hooks.
+// The functions that stand behind adverb's hooks, and the guard they are called under.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -21,14 +17,13 @@ struct Real {
   decltype(&::ibv_##name) ibv_##name = nullptr;
 #define PASS(name, node, need, why)
 #define CALL(name, node) decltype(&::ibv_##name) ibv_##name = nullptr;
-#include "interpose/verbs.def"
+#include "provider/verbs.def"
 };
 
-// Thread-safe; the first call resolves. A required function that is missing is logged once; its
-// pointer stays null and its hook answers with the verb's own error.
+// Transition: the process's, for rooms that are not yet handed a World.
 const Real& real() noexcept;
 
-// True while this thread is inside the real library on adverb's behalf.
+// True while this thread is inside the real library on adverb's behalf, whichever World's.
 bool inside() noexcept;
 
 class Inside {

@@ -1,31 +1,62 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "registration/budget.h"
 #include "memory/limits.h"
-#include "policy/policy.h"
+#include "registration/staging.h"
+#include "world/world.h"
 
 #include <algorithm>
 
 namespace adverb::registration {
-uint64_t staging_bytes() {
-  static const uint64_t bytes =
-      std::min<uint64_t>(policy::current().staging(), memory::memlock_left() / 4);
-  return bytes;
+
+uint64_t Budgets::staging_bytes() {
+  uint64_t bytes = staging_bytes_.load(std::memory_order_relaxed);
+  if (bytes != 0)
+    return bytes;
+  // At least a byte, which is no slab, so that nothing is told from nothing decided.
+  const uint64_t now = std::max<uint64_t>(
+      1, std::min<uint64_t>(world_.policy().staging(), memory::memlock_left() / 4));
+  return staging_bytes_.compare_exchange_strong(bytes, now) ? now : bytes;
 }
 
-uint64_t window_bytes() {
-  return policy::current().pinned_budget();
+uint64_t Budgets::window_bytes() const {
+  return world_.policy().pinned_budget();
 }
 
-bool Budget::take(uint64_t bytes) noexcept {
-  if (used_.fetch_add(bytes, std::memory_order_relaxed) + bytes <= limit_)
+bool Budgets::take_staging(uint64_t bytes) {
+  if (used_.fetch_add(bytes, std::memory_order_relaxed) + bytes <= staging_bytes() / 2)
     return true;
-  give(bytes);
+  give_staging(bytes);
   return false;
 }
 
-Budget& staging_budget() {
-  static auto* budget = new Budget(staging_bytes() / 2);
-  return *budget;
+void Budgets::enter(Staging& staging) {
+  const std::lock_guard hold(lock_);
+  stagings_.push_back(&staging);
+}
+
+void Budgets::leave(Staging& staging) noexcept {
+  const std::lock_guard hold(lock_);
+  std::erase(stagings_, &staging);
+}
+
+bool Budgets::reclaim_slab(const Staging& wanting) {
+  const std::lock_guard hold(lock_);
+  return std::any_of(stagings_.begin(), stagings_.end(), [&](Staging* other) {
+    return other != &wanting && other->try_give_slab_back();
+  });
+}
+
+void Budgets::in_child() {
+  renew(lock_);
+  new (&stagings_) std::vector<Staging*>; // leaked: it may have been half written
 }
 
 } // namespace adverb::registration
+
+namespace adverb {
+
+registration::Budgets& World::budgets() {
+  return parts.budgets.get([&] { return std::make_shared<registration::Budgets>(*this); });
+}
+
+} // namespace adverb

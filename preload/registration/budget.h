@@ -1,31 +1,53 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-// How much memory adverb itself may pin in this process, and how much it does.
+// How much memory one adverb itself may pin, and who has it.
 #pragma once
 
-#include <atomic>
+#include "world/sync.h"
+
 #include <cstdint>
+#include <vector>
+
+namespace adverb {
+class World;
+}
 
 namespace adverb::registration {
 
-// Staging memory of this process: min(policy, a quarter of what RLIMIT_MEMLOCK leaves), in bytes,
-// decided at first use. Half of it is for the program's queues, half for the links' messages.
-uint64_t staging_bytes();
+class Staging;
 
-// Bytes of idle and used windows the policy allows to stay pinned.
-uint64_t window_bytes();
-
-// A counter of bytes with a ceiling. Thread-safe.
-class Budget {
+// World::budgets(), shared by all protection domains. Thread-safe.
+class Budgets {
 public:
-  explicit Budget(uint64_t limit) : limit_(limit) {}
-  bool take(uint64_t bytes) noexcept;
-  void give(uint64_t bytes) noexcept { used_.fetch_sub(bytes, std::memory_order_relaxed); }
+  explicit Budgets(World& world) : world_(world) {}
+  Budgets(const Budgets&) = delete;
+  Budgets& operator=(const Budgets&) = delete;
+
+  // Staging memory in bytes: min(policy, a quarter of what RLIMIT_MEMLOCK leaves), decided at first
+  // use. Half of it is for the program's queues, half for the links' messages.
+  uint64_t staging_bytes();
+  // Bytes of idle and used windows the policy allows to stay pinned.
+  uint64_t window_bytes() const;
+
+  // Of the queues' half.
+  bool take_staging(uint64_t bytes);
+  void give_staging(uint64_t bytes) noexcept { used_.fetch_sub(bytes, std::memory_order_relaxed); }
+
+  // Every Staging there is, so that one that needs a slab finds those which do not. Called by them.
+  void enter(Staging& staging);
+  void leave(Staging& staging) noexcept;
+  // True if another one than `wanting` that nobody uses right now gave an empty slab back. The
+  // caller holds the lock of `wanting`: those of others are only tried.
+  bool reclaim_slab(const Staging& wanting);
+
+  // In a fork child: forgets the parent's stagings, whose regions are none of the child's.
+  void in_child();
 
 private:
-  const uint64_t limit_;
-  std::atomic<uint64_t> used_{0};
+  World& world_;
+  Atomic<uint64_t> staging_bytes_{0}; // 0: not decided
+  Atomic<uint64_t> used_{0};
+  Mutex lock_;
+  std::vector<Staging*> stagings_;
 };
-
-Budget& staging_budget();
 
 } // namespace adverb::registration

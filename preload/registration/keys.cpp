@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "registration/keys.h"
-#include "observe/counters.h"
-#include "observe/log.h"
-#include "provider/real.h"
+#include "world/world.h"
 
 #include <cerrno>
 #include <sys/mman.h>
@@ -14,63 +12,76 @@ using observe::Gauge;
 constexpr size_t page_bytes = 4096;
 
 Key::~Key() {
-  pool_.give_back(value_);
+  const std::lock_guard hold(home_->lock);
+  home_->keys.push_back(value_);
 }
 
-std::shared_ptr<Key> KeyPool::take() {
-  const std::lock_guard hold(lock_);
-  if (!free_.empty()) {
-    const uint32_t value = free_.front();
-    free_.pop_front();
-    return std::make_shared<Key>(*this, value);
+// The oldest of the free keys.
+bool KeyPool::reuse(uint32_t& key, const Held& /*held*/) {
+  const std::lock_guard hold(free_->lock);
+  if (free_->keys.empty())
+    return false;
+  key = free_->keys.front();
+  free_->keys.pop_front();
+  return true;
+}
+
+int KeyPool::take(std::shared_ptr<Key>& key) {
+  const Held held(lock_);
+  uint32_t value = 0;
+  if (reuse(value, held)) {
+    key = std::make_shared<Key>(free_, value);
+    return 0;
   }
   // A value that a peer believes to be real stays reserved but unused; the bound keeps a provider
   // that hands out nothing else from looping here.
   for (int tries = 0; tries < 64; ++tries) {
-    const auto value = reserve();
-    if (!value)
-      return nullptr;
-    if (told_real_.contains(*value))
+    if (const int rc = reserve(value, held); rc != 0)
+      return rc;
+    if (told_real_.contains(value))
       continue;
-    owned_.insert(*value);
-    return std::make_shared<Key>(*this, *value);
+    owned_.insert(value);
+    key = std::make_shared<Key>(free_, value);
+    return 0;
   }
-  errno = ENOMEM;
-  return nullptr;
+  return ENOMEM;
 }
 
-std::optional<uint32_t> KeyPool::reserve() {
+// A new key of the device's that nothing is ever reached by.
+int KeyPool::reserve(uint32_t& key, const Held& /*held*/) {
   const provider::Inside inside;
-  const auto& real = provider::real();
+  const auto& real = world_.provider.real();
+  const auto failed = [] { return errno != 0 ? errno : ENOMEM; };
   if (pd_ == nullptr && (pd_ = real.ibv_alloc_pd(context_)) == nullptr)
-    return std::nullopt;
+    return failed();
   if (!no_windows_) {
     if (ibv_mw* window = ibv_alloc_mw(pd_, IBV_MW_TYPE_1); window != nullptr) {
       reserved_.push_back({.window = window});
-      return window->rkey;
+      key = window->rkey;
+      return 0;
     }
     no_windows_ = true;
-    observe::log_info("the device gives no more memory windows; further virtual keys are reserved "
-                      "by one-page regions without rights");
+    world_.log.info("the device gives no more memory windows; further virtual keys are reserved "
+                    "by one-page regions without rights");
   }
   void* page = mmap(nullptr, page_bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED)
-    return std::nullopt;
+    return failed();
   ibv_mr* region = real.ibv_reg_mr(pd_, page, page_bytes, 0);
   if (region == nullptr) {
-    const int why = errno;
+    const int rc = failed();
     munmap(page, page_bytes);
-    errno = why;
-    return std::nullopt;
+    return rc;
   }
-  observe::gauge_add(Gauge::pinned_bytes, page_bytes);
+  world_.counters.gauge_add(Gauge::pinned_bytes, page_bytes);
   reserved_.push_back({.region = region, .page = page});
-  return region->rkey;
+  key = region->rkey;
+  return 0;
 }
 
-void KeyPool::give_back(uint32_t key) {
-  const std::lock_guard hold(lock_);
-  free_.push_back(key);
+void KeyPool::in_child() {
+  renew(lock_);
+  renew(free_->lock);
 }
 
 bool KeyPool::owns(uint32_t key) const {
@@ -90,16 +101,16 @@ void KeyPool::close() {
     if (r.window != nullptr)
       ibv_dealloc_mw(r.window);
     if (r.region != nullptr) {
-      provider::real().ibv_dereg_mr(r.region);
+      world_.provider.real().ibv_dereg_mr(r.region);
       munmap(r.page, page_bytes);
-      observe::gauge_add(Gauge::pinned_bytes, -static_cast<int64_t>(page_bytes));
+      world_.counters.gauge_add(Gauge::pinned_bytes, -static_cast<int64_t>(page_bytes));
     }
   }
   reserved_.clear();
-  free_.clear();
+  free_ = std::make_shared<FreeKeys>(); // late ones come back to where nobody takes any
   owned_.clear();
   if (pd_ != nullptr)
-    provider::real().ibv_dealloc_pd(pd_);
+    world_.provider.real().ibv_dealloc_pd(pd_);
   pd_ = nullptr;
 }
 

@@ -7,44 +7,54 @@
 // first, so that a key just given back is not soon met again.
 #pragma once
 
+#include "world/sync.h"
+
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <unordered_set>
 #include <vector>
 
 #include <infiniband/verbs.h>
 
+namespace adverb {
+class World;
+}
+
 namespace adverb::registration {
 
-class KeyPool;
+// Keys nobody uses, oldest first.
+struct FreeKeys {
+  Mutex lock;
+  std::deque<uint32_t> keys;
+};
 
-// A key in use; goes back to its pool when the last holder drops it. A region holds it, and so does
-// every grant made under it: the key is not reused while a peer may still act on the old meaning.
+// A key in use; goes back to its pool, if that is still there, when the last holder drops it. A
+// region holds it, and so does every grant made under it and whoever told a peer of it: the key is
+// not reused while a peer may still act on the old meaning.
 class Key {
 public:
-  Key(KeyPool& pool, uint32_t value) : pool_(pool), value_(value) {}
+  Key(std::shared_ptr<FreeKeys> home, uint32_t value) : home_(std::move(home)), value_(value) {}
   ~Key();
   Key(const Key&) = delete;
   Key& operator=(const Key&) = delete;
   uint32_t value() const noexcept { return value_; }
 
 private:
-  KeyPool& pool_;
+  std::shared_ptr<FreeKeys> home_;
   uint32_t value_;
 };
 
 // One per program context. Thread-safe.
 class KeyPool {
 public:
-  explicit KeyPool(ibv_context* context) : context_(context) {}
+  KeyPool(World& world, ibv_context* context) : world_(world), context_(context) {}
   KeyPool(const KeyPool&) = delete;
   KeyPool& operator=(const KeyPool&) = delete;
 
-  // A reserved key, or nullptr with errno set when the device gives no more.
-  std::shared_ptr<Key> take();
+  // A reserved key. errno, when the device gives no more.
+  [[nodiscard]] int take(std::shared_ptr<Key>& key);
 
   // True for a key this pool reserved, in use by a region or not.
   bool owns(uint32_t key) const;
@@ -53,16 +63,18 @@ public:
   // virtual one in this process's lifetime.
   void told_real(uint32_t key);
 
-  // In a fork child, where another thread of the parent may have held the lock.
-  void in_child() { new (&lock_) std::mutex; }
+  // In a fork child, where another thread of the parent may have held a lock.
+  void in_child();
 
-  // Gives everything back to the provider; before the program's context closes. No key may be out.
+  // Gives everything back to the provider; before the program's context closes. No region may have
+  // a key of it; what else holds one may go on.
   void close();
 
 private:
-  friend class Key;
-  void give_back(uint32_t key);
-  std::optional<uint32_t> reserve();
+  using Held = std::lock_guard<Mutex>; // of lock_: shown to what may only be called under it
+
+  bool reuse(uint32_t& key, const Held& held);
+  int reserve(uint32_t& key, const Held& held);
 
   struct Reserved {
     ibv_mw* window = nullptr;
@@ -70,12 +82,13 @@ private:
     void* page = nullptr;
   };
 
+  World& world_;
   ibv_context* context_;
-  mutable std::mutex lock_;
+  mutable Mutex lock_;
   ibv_pd* pd_ = nullptr; // adverb's own, so that the program's PDs can go when it wants
   bool no_windows_ = false;
   std::vector<Reserved> reserved_;
-  std::deque<uint32_t> free_;
+  std::shared_ptr<FreeKeys> free_ = std::make_shared<FreeKeys>();
   std::unordered_set<uint32_t> owned_;
   std::unordered_set<uint32_t> told_real_;
 };

@@ -1,205 +1,214 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "registration/regions.h"
-#include "observe/counters.h"
-#include "provider/real.h"
 
 #include <algorithm>
-#include <cerrno>
+#include <cassert>
 #include <mutex>
 
 namespace adverb::registration {
-
-using observe::Counter;
-using observe::Gauge;
 
 namespace {
 
 constexpr unsigned remote_rights =
     IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 
-void count_live(const Region& r, int64_t sign) {
-  observe::gauge_add(Gauge::live_regions_unpinned, sign);
-  observe::gauge_add(Gauge::live_bytes_unpinned, sign * static_cast<int64_t>(r.length));
-}
-
-// [address, +length) inside the region by the addresses work requests use; no wrap.
-bool inside(const Region& r, uint64_t address, uint64_t length) {
-  return address >= r.iova && length <= r.length && address - r.iova <= r.length - length;
+bool has_virtual_key(const Region& region) {
+  return region.backend->key_kind(region) == KeyKind::virtual_key;
 }
 
 } // namespace
 
-ibv_mr* Regions::add_unpinned(ibv_pd* pd, void* start, size_t length, uint64_t iova,
-                              unsigned access) {
-  auto key = keys_.take();
-  if (!key)
-    return nullptr;
-  auto region = std::make_unique<Region>();
-  region->pd = pd;
-  region->start = reinterpret_cast<uintptr_t>(start);
-  region->iova = iova;
-  region->length = length;
-  region->access = access;
-  region->mr.context = pd->context;
-  region->mr.pd = pd;
-  region->mr.addr = start;
-  region->mr.length = length;
-  region->mr.lkey = region->mr.rkey = key->value();
-  region->key = std::move(key);
-  ibv_mr* mr = &region->mr;
-  observe::count(Counter::regions_unpinned);
-  observe::count(Counter::region_bytes_unpinned, length);
-  count_live(*region, 1);
-  const std::unique_lock hold(lock_);
-  by_key_[mr->lkey] = region.get();
-  by_mr_[mr] = std::move(region);
-  return mr;
+Regions::Regions(World& world, ibv_context* context)
+    : keys_(world, context), windows_(world), grants_(world) {
+  const Means means{world, keys_, windows_, grants_};
+  assert(makers.size() == policy::backends.size());
+  for (size_t row = 0; row < makers.size(); ++row) {
+    assert(makers[row].name == policy::backends[row].name);
+    backends_.push_back(makers[row].make(policy::backends[row], means));
+  }
 }
 
-void Regions::add_pinned(ibv_mr* real, uint64_t iova, unsigned access) {
-  auto region = std::make_unique<Region>();
-  region->real = real;
-  region->pd = real->pd;
-  region->start = reinterpret_cast<uintptr_t>(real->addr);
-  region->iova = iova;
-  region->length = real->length;
-  region->access = access;
-  const std::unique_lock hold(lock_);
-  by_key_[real->lkey] = region.get();
-  by_mr_[real] = std::move(region);
+Backend& Regions::backend(const policy::BackendTraits& traits) const noexcept {
+  const auto row = static_cast<size_t>(&traits - policy::backends.data());
+  assert(row < backends_.size());
+  return *backends_[row];
 }
 
-bool Regions::is_unpinned(const ibv_mr* mr) const {
-  const std::shared_lock hold(lock_);
-  const auto it = by_mr_.find(mr);
-  return it != by_mr_.end() && !it->second->pinned();
-}
-
-std::unique_ptr<Region> Regions::remove(ibv_mr* mr) {
+Refusal Regions::add(Backend& backend, const Wanted& wanted, ibv_mr*& mr) {
   std::unique_ptr<Region> region;
+  if (const Refusal refusal = backend.add(wanted, region))
+    return refusal;
+  assert(region->mr != nullptr);
+  region->backend = &backend;
+  assert((region->key != nullptr) == has_virtual_key(*region));
+  mr = region->mr;
+  const Unique held(lock_);
+  list(std::move(region), held);
+  return {};
+}
+
+void Regions::list(std::unique_ptr<Region> region, const Unique& held) {
+  assert(held.owns_lock());
+  if (spare_lives_.empty())
+    spare_lives_.push_back(&lives_.emplace_back(0));
+  region->life = spare_lives_.back();
+  spare_lives_.pop_back();
+  by_key_[region->mr->lkey] = region.get();
+  by_mr_[region->mr] = std::move(region);
+}
+
+Ended Regions::remove(ibv_mr* mr) {
+  Ended ended;
   {
-    const std::unique_lock hold(lock_);
+    const Unique held(lock_);
     const auto it = by_mr_.find(mr);
     if (it == by_mr_.end())
-      return nullptr;
-    region = std::move(it->second);
-    *region->alive = false;
+      return ended;
+    ended.known = true;
+    ended.region = std::move(it->second);
+    ++*ended.region->life;
+    spare_lives_.push_back(ended.region->life);
     by_mr_.erase(it);
-    const auto key = by_key_.find(region->pinned() ? region->real->lkey : region->mr.lkey);
-    if (key != by_key_.end() && key->second == region.get())
+    if (const auto key = by_key_.find(mr->lkey);
+        key != by_key_.end() && key->second == ended.region.get())
       by_key_.erase(key);
   }
-  if (region->pinned())
-    return region;
-  count_live(*region, -1);
-  observe::count(Counter::regions_deregistered);
-  drop_parts(*region);
-  return region;
+  ended.rc = ended.region->backend->end(*ended.region);
+  if (ended.rc == 0) {
+    ended.key = ended.region->key;
+  } else {
+    const Unique held(lock_);
+    list(std::move(ended.region), held);
+  }
+  return ended;
 }
 
-// Windows and grants end here even if work requests still use them: that is what deregistering a
-// region with work outstanding does to a stock program too, and the device reports it the same way.
-void Regions::drop_parts(Region& region) noexcept {
-  const std::lock_guard parts(windows_lock_);
-  for (auto& window : region.windows) {
-    window->region = nullptr;
-    const bool used = window->users != 0;
-    if (!used)
-      idle_.erase(window->idle);
-    destroy(*window);
-    if (used)
-      orphans_.push_back(std::move(window));
+Ended Regions::change(ibv_mr* mr, const Change& change) {
+  Ended ended;
+  Region* region = nullptr;
+  {
+    const Shared held(lock_);
+    const auto it = by_mr_.find(mr);
+    if (it == by_mr_.end())
+      return ended;
+    region = it->second.get();
   }
-  region.windows.clear();
-  for (auto& grant : region.grants) {
-    if (grant->mr != nullptr) {
-      const provider::Inside inside;
-      observe::gauge_add(Gauge::pinned_bytes, -static_cast<int64_t>(grant->mr->length));
-      provider::real().ibv_dereg_mr(grant->mr);
-    }
-    grant->mr = nullptr;
-    grant->region = nullptr;
+  ended.known = true;
+  const uint32_t before = mr->lkey;
+  Unique held(lock_, std::defer_lock);
+  ended.rc = region->backend->change(*region, change, held);
+  if (ended.rc != 0)
+    return ended;
+  assert(held.owns_lock());
+  if (mr->lkey != before) {
+    if (const auto old = by_key_.find(before); old != by_key_.end() && old->second == region)
+      by_key_.erase(old);
+    by_key_[mr->lkey] = region;
   }
-  region.grants.clear();
+  ended.key = region->key;
+  return ended;
 }
 
-int Regions::change(ibv_mr* mr, int what, ibv_pd* pd, void* start, size_t length, unsigned access) {
-  const std::unique_lock hold(lock_);
-  const auto it = by_mr_.find(mr);
-  if (it == by_mr_.end() || it->second->pinned())
-    return EINVAL;
-  Region& r = *it->second;
-  drop_parts(r);
-  if ((what & IBV_REREG_MR_CHANGE_PD) != 0)
-    r.pd = r.mr.pd = pd;
-  if ((what & IBV_REREG_MR_CHANGE_ACCESS) != 0)
-    r.access = access;
-  if ((what & IBV_REREG_MR_CHANGE_TRANSLATION) != 0) {
-    count_live(r, -1);
-    r.start = reinterpret_cast<uintptr_t>(start);
-    r.iova = r.start;
-    r.length = length;
-    r.mr.addr = start;
-    r.mr.length = length;
-    count_live(r, 1);
-  }
-  return 0;
-}
-
-Region* Regions::find_key(uint32_t lkey) const {
-  const auto it = by_key_.find(lkey);
+Region* Regions::find_key(uint32_t key, const Shared& /*held*/) const {
+  const auto it = by_key_.find(key);
   return it == by_key_.end() ? nullptr : it->second;
 }
 
-Check Regions::local(const ibv_pd* pd, const ibv_sge& sge, unsigned rights, Span& span) const {
-  const std::shared_lock hold(lock_);
-  const Region* r = find_key(sge.lkey);
-  if (r == nullptr || !same_pd(r->pd, pd))
-    return Check::bad_key;
-  if (!inside(*r, sge.addr, sge.length))
-    return Check::bad_range;
-  if ((r->access & rights) != rights)
-    return Check::bad_rights;
-  span.data = reinterpret_cast<std::byte*>(r->start + (sge.addr - r->iova));
-  span.pinned = r->pinned();
-  return Check::ok;
+Region* Regions::find_virtual(uint32_t key, const Shared& held) const {
+  Region* region = find_key(key, held);
+  return region != nullptr && has_virtual_key(*region) ? region : nullptr;
 }
 
-Check Regions::remote(const ibv_pd* pd, uint32_t key, uint64_t address, uint64_t length,
-                      unsigned right, std::byte*& data) const {
-  const std::shared_lock hold(lock_);
-  const Region* r = find_key(key);
-  if (r == nullptr || r->pinned() || !same_pd(r->pd, pd))
-    return Check::bad_key;
-  if (!inside(*r, address, length))
-    return Check::bad_range;
-  if ((r->access & right) != right)
-    return Check::bad_rights;
-  data = reinterpret_cast<std::byte*>(r->start + (address - r->iova));
-  return Check::ok;
+int Regions::local(const ibv_pd* pd, const ibv_sge& sge, unsigned rights, Span& span) const {
+  const Shared held(lock_);
+  const Region* region = find_key(sge.lkey, held);
+  if (region == nullptr)
+    return ENOENT;
+  if (const int rc = check(*region, pd, sge.addr, sge.length, rights); rc != 0)
+    return rc;
+  span.data = region->at(sge.addr);
+  return 0;
+}
+
+int Regions::remote(const ibv_pd* pd, uint32_t key, uint64_t address, uint64_t length,
+                    unsigned right, std::byte*& data) const {
+  const Shared held(lock_);
+  const Region* region = find_virtual(key, held);
+  if (region == nullptr)
+    return ENOENT;
+  if (const int rc = check(*region, pd, address, length, right); rc != 0)
+    return rc;
+  data = region->at(address);
+  return 0;
 }
 
 bool Regions::any_remote() const {
-  const std::shared_lock hold(lock_);
+  const Shared held(lock_);
   return std::any_of(by_mr_.begin(), by_mr_.end(), [](const auto& entry) {
-    return !entry.second->pinned() && (entry.second->access & remote_rights) != 0;
+    return (entry.second->access & remote_rights) != 0 && has_virtual_key(*entry.second);
   });
 }
 
 bool Regions::is_virtual(uint32_t key) const {
-  const std::shared_lock hold(lock_);
-  const Region* r = find_key(key);
-  return r != nullptr && !r->pinned();
+  const Shared held(lock_);
+  return find_virtual(key, held) != nullptr;
+}
+
+std::shared_ptr<Key> Regions::key_token(uint32_t key) const {
+  const Shared held(lock_);
+  const Region* region = find_virtual(key, held);
+  return region == nullptr ? nullptr : region->key;
+}
+
+int Regions::localize(const ibv_pd* pd, Staging& staging, uint64_t copy_below, unsigned rights,
+                      bool copy_in, bool receive, ibv_sge& sge, Hold& hold) {
+  const Shared held(lock_);
+  Region* region = find_key(sge.lkey, held);
+  if (region == nullptr)
+    return 0; // the device judges the key as it stands
+  return region->backend->localize(*region, {pd, staging, copy_below, rights, copy_in, receive},
+                                   sge, hold);
+}
+
+void Regions::release(Staging& staging, Hold& hold) noexcept {
+  if (hold.block)
+    staging.give(hold.block);
+  if (hold.backend != nullptr)
+    hold.backend->release(hold);
+  hold = {};
+}
+
+bool Regions::deliver(const Hold& hold, size_t bytes) const noexcept {
+  const Shared held(lock_);
+  return *hold.life == hold.number && hold.backend->deliver(hold, bytes);
+}
+
+int Regions::grant(uint32_t key, uint64_t address, uint64_t length, unsigned access,
+                   std::shared_ptr<Grant>& grant) {
+  const Shared held(lock_);
+  Region* region = find_virtual(key, held);
+  if (region == nullptr)
+    return ENOENT;
+  if (!inside(*region, address, length))
+    return ERANGE;
+  if (!region->backend->traits().lends)
+    return EOPNOTSUPP;
+  return region->backend->lend(*region, address, length, access, grant);
+}
+
+void Regions::revoke(const std::shared_ptr<Grant>& grant) noexcept {
+  grant->backend->take_back(grant);
 }
 
 void Regions::in_child() {
-  new (&lock_) std::shared_mutex;
-  new (&windows_lock_) std::mutex;
+  renew(lock_);
+  windows_.in_child();
+  grants_.in_child();
   keys_.in_child();
 }
 
 void Regions::close() {
-  const std::unique_lock hold(lock_);
+  const Unique held(lock_);
   by_key_.clear();
   by_mr_.clear();
   keys_.close();

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "registration/staging.h"
-#include "observe/counters.h"
-#include "provider/real.h"
 #include "registration/budget.h"
+#include "world/world.h"
 
 #include <algorithm>
-#include <atomic>
+#include <cassert>
 #include <sys/mman.h>
 
 namespace adverb::registration {
@@ -14,7 +13,7 @@ using observe::Counter;
 using observe::Gauge;
 
 struct Slab {
-  Staging* owner = nullptr;
+  World& world;
   std::byte* memory = nullptr;
   ibv_mr* mr = nullptr;
   size_t block_bytes = 0;
@@ -22,58 +21,36 @@ struct Slab {
 
   bool empty() const { return free.size() == Staging::slab_bytes / block_bytes; }
 
+  explicit Slab(World& of) : world(of) {}
+  Slab(const Slab&) = delete;
+  Slab& operator=(const Slab&) = delete;
   ~Slab() {
     if (mr != nullptr) {
       const provider::Inside inside;
-      provider::real().ibv_dereg_mr(mr);
-      observe::gauge_add(Gauge::pinned_bytes, -static_cast<int64_t>(Staging::slab_bytes));
+      world.provider.real().ibv_dereg_mr(mr);
+      world.counters.gauge_add(Gauge::pinned_bytes, -static_cast<int64_t>(Staging::slab_bytes));
     }
     if (memory != nullptr)
       munmap(memory, Staging::slab_bytes);
-    staging_budget().give(Staging::slab_bytes);
+    world.budgets().give_staging(Staging::slab_bytes);
   }
 };
 
-namespace {
-
-// Every Staging of the process; its lock is taken under one Staging's and only tries the others'.
-struct All {
-  std::mutex lock;
-  std::vector<Staging*> stagings;
-};
-std::atomic<All*> instance{nullptr};
-
-All& all() {
-  All* now = instance.load(std::memory_order_acquire);
-  if (now != nullptr)
-    return *now;
-  auto fresh = std::make_unique<All>();
-  return instance.compare_exchange_strong(now, fresh.get()) ? *fresh.release() : *now;
-}
-
-} // namespace
-
-void Staging::after_fork_child() {
-  instance.store(nullptr); // leaked: the regions in it are the parent's
-}
-
-Staging::Staging(ibv_pd* pd) : pd_(pd) {
-  const std::lock_guard hold(all().lock);
-  all().stagings.push_back(this);
+Staging::Staging(World& world, ibv_pd* pd) : world_(world), budgets_(world.budgets()), pd_(pd) {
+  budgets_.enter(*this);
 }
 
 Staging::~Staging() {
-  const std::lock_guard hold(all().lock);
-  std::erase(all().stagings, this);
+  budgets_.leave(*this);
 }
 
-Slab* Staging::new_slab(size_t block_bytes) {
-  if (!staging_budget().take(slab_bytes) &&
-      ((!drop_an_empty_slab() && !drop_an_empty_slab_elsewhere()) ||
-       !staging_budget().take(slab_bytes)))
+// Null: the budget is used up, or the device registers no more.
+Slab* Staging::new_slab(size_t block_bytes, const Held& held) {
+  if (!budgets_.take_staging(slab_bytes) &&
+      ((!drop_an_empty_slab(held) && !budgets_.reclaim_slab(*this)) ||
+       !budgets_.take_staging(slab_bytes)))
     return nullptr;
-  auto slab = std::make_unique<Slab>();
-  slab->owner = this;
+  auto slab = std::make_unique<Slab>(world_);
   slab->block_bytes = block_bytes;
   void* memory =
       mmap(nullptr, slab_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -83,10 +60,10 @@ Slab* Staging::new_slab(size_t block_bytes) {
   // A forked child must not turn our pages copy-on-write under the device.
   madvise(memory, slab_bytes, MADV_DONTFORK);
   const provider::Inside inside;
-  slab->mr = provider::real().ibv_reg_mr(pd_, memory, slab_bytes, IBV_ACCESS_LOCAL_WRITE);
+  slab->mr = world_.provider.real().ibv_reg_mr(pd_, memory, slab_bytes, IBV_ACCESS_LOCAL_WRITE);
   if (slab->mr == nullptr)
     return nullptr;
-  observe::gauge_add(Gauge::pinned_bytes, static_cast<int64_t>(slab_bytes));
+  world_.counters.gauge_add(Gauge::pinned_bytes, static_cast<int64_t>(slab_bytes));
   const auto blocks = slab_bytes / block_bytes;
   slab->free.reserve(blocks);
   for (size_t i = blocks; i-- > 0;)
@@ -96,7 +73,7 @@ Slab* Staging::new_slab(size_t block_bytes) {
   return slabs_[static_cast<size_t>(at)].back().get();
 }
 
-bool Staging::drop_an_empty_slab() {
+bool Staging::drop_an_empty_slab(const Held& /*held*/) noexcept {
   for (auto& of_size : slabs_)
     for (auto it = of_size.begin(); it != of_size.end(); ++it)
       if ((*it)->empty()) {
@@ -106,23 +83,18 @@ bool Staging::drop_an_empty_slab() {
   return false;
 }
 
-bool Staging::drop_an_empty_slab_elsewhere() {
-  const std::lock_guard hold(all().lock);
-  for (Staging* other : all().stagings) {
-    if (other == this || !other->lock_.try_lock())
-      continue;
-    const std::lock_guard theirs(other->lock_, std::adopt_lock);
-    if (other->drop_an_empty_slab())
-      return true;
-  }
-  return false;
+bool Staging::try_give_slab_back() noexcept {
+  if (!lock_.try_lock())
+    return false;
+  const Held held(lock_, std::adopt_lock);
+  return drop_an_empty_slab(held);
 }
 
 Block Staging::take(size_t bytes) {
   const auto size = std::lower_bound(sizes.begin(), sizes.end(), bytes);
   if (size == sizes.end())
     return {};
-  const std::lock_guard hold(lock_);
+  const Held held(lock_);
   if (closed_)
     return {};
   auto& of_size = slabs_[static_cast<size_t>(size - sizes.begin())];
@@ -130,8 +102,8 @@ Block Staging::take(size_t bytes) {
   for (auto it = of_size.rbegin(); it != of_size.rend() && slab == nullptr; ++it)
     if (!(*it)->free.empty())
       slab = it->get();
-  if (slab == nullptr && (slab = new_slab(*size)) == nullptr) {
-    observe::count(Counter::staging_full);
+  if (slab == nullptr && (slab = new_slab(*size, held)) == nullptr) {
+    world_.counters.count(Counter::staging_full);
     return {};
   }
   const uint16_t index = slab->free.back();
@@ -140,20 +112,21 @@ Block Staging::take(size_t bytes) {
 }
 
 void Staging::close() noexcept {
-  const std::lock_guard hold(lock_);
+  const Held held(lock_);
   closed_ = true;
-  while (drop_an_empty_slab()) {
+  while (drop_an_empty_slab(held)) {
   }
 }
 
 void Staging::reopen() noexcept {
-  const std::lock_guard hold(lock_);
+  const Held held(lock_);
   closed_ = false;
 }
 
 void Staging::give(Block block) noexcept {
-  const std::lock_guard hold(lock_);
+  const Held held(lock_);
   const auto offset = static_cast<size_t>(block.data - block.slab->memory);
+  assert(offset % block.slab->block_bytes == 0 && !block.slab->empty());
   block.slab->free.push_back(static_cast<uint16_t>(offset / block.slab->block_bytes));
 }
 

@@ -6,6 +6,8 @@
 // program with many protection domains and a small RLIMIT_MEMLOCK still works.
 #pragma once
 
+#include "world/sync.h"
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -15,8 +17,13 @@
 
 #include <infiniband/verbs.h>
 
+namespace adverb {
+class World;
+}
+
 namespace adverb::registration {
 
+class Budgets;
 struct Slab;
 
 struct Block {
@@ -32,7 +39,7 @@ public:
   static constexpr size_t slab_bytes = 64 * 1024;
   static constexpr size_t block_max = slab_bytes;
 
-  explicit Staging(ibv_pd* pd);
+  Staging(World& world, ibv_pd* pd);
   ~Staging();
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
@@ -46,18 +53,21 @@ public:
   void close() noexcept;
   void reopen() noexcept;
 
-  // Forgets all that the parent has; its regions are none of the child's.
-  static void after_fork_child();
+  // Gives an empty slab back, unless somebody uses this right now or there is none.
+  bool try_give_slab_back() noexcept;
 
 private:
+  using Held = std::lock_guard<Mutex>; // of lock_: shown to what may only be called under it
+
   static constexpr std::array<size_t, 5> sizes = {256, 1024, 4096, 16384, 65536};
 
-  Slab* new_slab(size_t block_bytes);
-  bool drop_an_empty_slab();           // of this one, lock_ held
-  bool drop_an_empty_slab_elsewhere(); // of another that is not in use right now
+  Slab* new_slab(size_t block_bytes, const Held& held);
+  bool drop_an_empty_slab(const Held& held) noexcept;
 
+  World& world_;
+  Budgets& budgets_;
   ibv_pd* pd_;
-  std::mutex lock_;
+  Mutex lock_;
   bool closed_ = false;
   std::array<std::vector<std::unique_ptr<Slab>>, sizes.size()> slabs_;
 };

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // The RDMA devices this user can open, and what of them matters to adverb.
+#define FMT_HEADER_ONLY // the code of fmt; elsewhere its declarations do
+
 #include "tools/doctor.h"
 
 #include <cerrno>

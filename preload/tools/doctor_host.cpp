@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // Limits, kernel features and settings of the host and of this user on it.
+#define FMT_HEADER_ONLY // the code of fmt; elsewhere its declarations do
+
 #include "tools/doctor.h"
 
 #include <algorithm>

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // Is there an IOMMU, and could adverb.ko change its entries in place for the RDMA devices behind
 // it? The module itself proves it when a device attaches; what is said here spares the try.
+#define FMT_HEADER_ONLY // the code of fmt; elsewhere its declarations do
+
 #include "tools/doctor.h"
 
 #include <sstream>

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // Do the hooks of libadverb.so fit the libraries installed here? A hook at the wrong version node
 // is not an error to the loader: it is just never called.
+#define FMT_HEADER_ONLY // the code of fmt; elsewhere its declarations do
+
 #include "tools/doctor.h"
 #include "tools/library.h"
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // adverb.ko: is it loaded, would the kernel take it, who may use it, and how much.
+#define FMT_HEADER_ONLY // the code of fmt; elsewhere its declarations do
+
 #include "tools/doctor.h"
 
 #include <cerrno>

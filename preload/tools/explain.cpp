@@ -60,8 +60,8 @@ std::string joined(const std::vector<std::string>& words) {
 
 std::string rule_actions(const Rule& rule) {
   std::vector<std::string> actions;
-  if (rule.backend)
-    actions.push_back(*rule.backend == policy::Backend::none ? "register none" : "register pinned");
+  if (rule.backend != nullptr)
+    actions.push_back("register " + std::string(rule.backend->name));
   if (rule.peers)
     actions.push_back(*rule.peers == policy::Peers::none ? "peers none" : "peers auto");
   if (rule.order)
@@ -146,11 +146,8 @@ void print_regions(const Policy& policy, const std::string& device) {
     std::vector<Line> lines;
     for (const auto& right : rights) {
       const Asked asked(policy);
-      const auto backend = policy.region({device, lengths[i], right.access});
-      add(lines, right.name,
-          std::string(backend == policy::Backend::none ? "not pinned"
-                                                       : "pinned, as without adverb") +
-              " (" + asked.rule() + ")");
+      const auto& backend = policy.region({device, lengths[i], right.access});
+      add(lines, right.name, std::string(backend.verdict) + " (" + asked.rule() + ")");
     }
     for (Line& line : lines)
       if (line.subjects.size() + 1 == std::size(rights) && line.subjects[0] != rights[0].name)
@@ -244,6 +241,7 @@ void print_explanation(const Policy& policy, const std::string& origin, const Pr
   print_link(policy);
   printf("memory    staging %s, windows %s\n", policy::size_text(policy.staging()).c_str(),
          policy::size_text(policy.pinned_budget()).c_str());
+  print_ways();
 }
 
 } // namespace adverb::tools

@@ -18,4 +18,7 @@ constexpr const char* stranded_note =
 void print_explanation(const policy::Policy& policy, const std::string& origin,
                        const Program& program, const std::string& device);
 
+// Which way requests take, and why, whatever the policy; to stdout.
+void print_ways();
+
 } // namespace adverb::tools

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // adverb stat: what the running adverb processes counted so far.
+#define FMT_HEADER_ONLY // the code of fmt; elsewhere its declarations do
+
 #include "observe/directory.h"
 #include "observe/layout.h"
 #include "observe/snapshot.h"

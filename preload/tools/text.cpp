@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+#define FMT_HEADER_ONLY // the code of fmt; elsewhere its declarations do
+
 #include "tools/text.h"
 
 #include <cstring>

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "transfer/initiator.h"
-#include "link/service.h"
-#include "observe/counters.h"
-#include "observe/log.h"
+#include "world/world.h"
 
 #include <algorithm>
 #include <vector>
@@ -11,12 +9,8 @@ namespace adverb::transfer {
 
 using observe::Counter;
 
-namespace {
-// Verdicts on keys are small; a peer that registers for ever must not make us grow for ever.
-constexpr size_t keys_max = 65536;
-} // namespace
-
-Initiator::Initiator(std::shared_ptr<link::Channel> channel) : channel_(std::move(channel)) {}
+Initiator::Initiator(World& world, std::shared_ptr<link::Channel> channel)
+    : world_(world), channel_(std::move(channel)) {}
 
 void Initiator::attach(uint64_t handle, Source* source) {
   const std::lock_guard hold(lock_);
@@ -24,17 +18,15 @@ void Initiator::attach(uint64_t handle, Source* source) {
 }
 
 std::shared_ptr<Initiator> Initiator::of(const std::shared_ptr<link::Channel>& channel) {
-  const std::lock_guard hold(channel->device().progress_lock());
+  const std::lock_guard hold(channel->progress().lock());
   if (channel->down())
     return nullptr;
-  if (!channel->user_data)
-    channel->user_data = std::make_shared<Initiator>(channel);
-  return std::static_pointer_cast<Initiator>(channel->user_data);
+  return std::dynamic_pointer_cast<Initiator>(channel->user());
 }
 
 // Calls into sources run under the progress lock only, so holding it once means none is left.
 void Initiator::detach(uint64_t handle) {
-  const std::lock_guard barrier(channel_->device().progress_lock());
+  const std::lock_guard barrier(channel_->progress().lock());
   const std::lock_guard hold(lock_);
   sources_.erase(handle);
   std::erase(waiting_, handle);
@@ -48,7 +40,7 @@ std::byte* Initiator::begin(uint64_t waiter) {
       return message;
     }
   }
-  observe::count(Counter::credits_waits);
+  world_.counters.count(Counter::credits_waits);
   if (waiter != 0 && std::find(waiting_.begin(), waiting_.end(), waiter) == waiting_.end())
     waiting_.push_back(waiter);
   return nullptr;
@@ -66,10 +58,12 @@ void Initiator::cancel(std::byte* message) {
   if (waiting_.empty())
     return;
   // No reply may be on its way to wake the waiter, and the caller holds its queue pair's lock.
-  link::Service::get().run([channel = channel_] {
-    const std::lock_guard progress(channel->device().progress_lock());
-    if (auto* initiator = static_cast<Initiator*>(channel->user_data.get()))
-      initiator->resume();
+  world_.service.run([weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (!self)
+      return;
+    const std::lock_guard progress(self->channel_->progress().lock());
+    self->resume();
   });
 }
 
@@ -78,26 +72,16 @@ bool Initiator::lost() const {
   return lost_;
 }
 
-std::optional<bool> Initiator::key(uint32_t rkey) const {
-  const std::lock_guard hold(lock_);
-  const auto it = keys_.find(rkey);
-  return it == keys_.end() ? std::nullopt : std::optional(it->second);
-}
-
-void Initiator::learn(uint32_t rkey, bool is_virtual) {
-  const std::lock_guard hold(lock_);
-  if (keys_.size() >= keys_max)
-    keys_.clear();
-  keys_[rkey] = is_virtual;
-}
-
 void Initiator::on_message(link::RxBuffer message) {
+  assert(channel_->progress().lock().held());
+  if (is_notice(message.bytes()))
+    return on_notice(std::move(message));
   const auto parsed = parse_reply(message.bytes());
   if (!parsed) {
-    observe::count(Counter::malformed_messages);
-    if (observe::log_every("malformed-reply", 10))
-      observe::log_error("a peer sent a malformed reply of {} bytes; closing the link",
-                         message.bytes().size());
+    world_.counters.count(Counter::malformed_messages);
+    if (world_.log.every("malformed-reply", 10))
+      world_.log.error("a peer sent a malformed reply of {} bytes; closing the link",
+                       message.bytes().size());
     channel_->close();
     return;
   }
@@ -116,7 +100,42 @@ void Initiator::on_message(link::RxBuffer message) {
   resume();
 }
 
+// Keys of the peer's have ended: what was known of them is forgotten before it is told so.
+void Initiator::on_notice(link::RxBuffer message) {
+  const auto parsed = parse_notice(message.bytes());
+  if (!parsed || parsed->header.count == 0 || unacknowledged_) {
+    world_.counters.count(Counter::malformed_messages);
+    if (world_.log.every("malformed-notice", 10))
+      world_.log.error("a peer sent a malformed notice of {} bytes; closing the link",
+                       message.bytes().size());
+    channel_->close();
+    return;
+  }
+  for (size_t at = 0; at < parsed->payload.size(); at += sizeof(uint32_t)) {
+    uint32_t key = 0;
+    memcpy(&key, &parsed->payload[at], sizeof key);
+    verdicts_.forget(key);
+  }
+  unacknowledged_ = parsed->header.number;
+  acknowledge();
+}
+
+void Initiator::acknowledge() {
+  if (!unacknowledged_)
+    return;
+  std::byte* message = channel_->acquire();
+  if (message == nullptr)
+    return; // on_tx_free() comes
+  NoticeHeader h{};
+  h.kind = notice_kind;
+  h.number = *unacknowledged_;
+  unacknowledged_.reset();
+  memcpy(message, &h, sizeof h);
+  channel_->send(message, sizeof h);
+}
+
 void Initiator::on_tx_free() {
+  acknowledge();
   resume();
 }
 

@@ -11,6 +11,7 @@
 
 #include "link/channel.h"
 #include "transfer/messages.h"
+#include "transfer/verdicts.h"
 
 #include <deque>
 #include <memory>
@@ -18,6 +19,10 @@
 #include <optional>
 #include <span>
 #include <unordered_map>
+
+namespace adverb {
+class World;
+}
 
 namespace adverb::transfer {
 
@@ -32,12 +37,12 @@ protected:
   ~Source() = default;
 };
 
-class Initiator {
+class Initiator final : public link::ChannelUser, public std::enable_shared_from_this<Initiator> {
 public:
-  explicit Initiator(std::shared_ptr<link::Channel> channel);
+  Initiator(World& world, std::shared_ptr<link::Channel> channel);
 
-  // The one of this channel, made at first use; nullptr when the link is already lost. Takes the
-  // device's progress lock.
+  // The one at the end of this channel; nullptr when the link is already lost. Takes the device's
+  // progress lock.
   static std::shared_ptr<Initiator> of(const std::shared_ptr<link::Channel>& channel);
 
   // A queue pair of this process whose requests carry `handle` as source. detach() returns when no
@@ -56,25 +61,31 @@ public:
   // on_down() has been or is being passed on; who attached before it hears of it.
   bool lost() const;
 
-  // What is known of a peer's key: true = virtual there, false = real or unknown there.
-  std::optional<bool> key(uint32_t rkey) const;
-  void learn(uint32_t rkey, bool is_virtual);
+  // What is known of a peer's key; no lock is taken.
+  steering::KeyVerdict key(uint32_t rkey) const noexcept { return verdicts_.find(rkey); }
+  void learn(uint32_t rkey, steering::KeyVerdict::Kind kind) noexcept {
+    verdicts_.learn(rkey, kind);
+  }
 
   // From the channel, under the device's progress lock.
-  void on_message(link::RxBuffer message);
-  void on_tx_free();
-  void on_down();
+  void on_message(link::RxBuffer message) override;
+  void on_tx_free() override;
+  void on_down() override;
 
 private:
   void resume();
+  void on_notice(link::RxBuffer message);
+  void acknowledge();
 
-  std::shared_ptr<link::Channel> channel_;
+  World& world_;
+  const std::shared_ptr<link::Channel> channel_;
   mutable std::mutex lock_;
   uint32_t unanswered_ = 0;
   bool lost_ = false;
   std::unordered_map<uint64_t, Source*> sources_;
   std::deque<uint64_t> waiting_; // handles, in the order they came
-  std::unordered_map<uint32_t, bool> keys_;
+  Verdicts verdicts_;
+  std::optional<uint32_t> unacknowledged_; // number of a notice; progress lock
 };
 
 } // namespace adverb::transfer

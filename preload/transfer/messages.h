@@ -20,12 +20,20 @@ namespace adverb::transfer {
 
 static_assert(std::endian::native == std::endian::little, "messages are little-endian as they lie");
 
+// Those of handlers.def, where each has its line.
 enum class Kind : uint8_t {
-  write = 1,   // payload: bytes for [address, +length)
-  read = 2,    // reply's payload: bytes of [address, +length)
-  query = 3,   // is `key` a virtual key here? reply: ok = virtual, not_virtual = real or unknown
-  grant = 4,   // register [address, +length) for an atomic; reply: rkey and grant id
-  release = 5, // give back grant `address`
+#define HANDLER(name, number, version, right, key, order, cost, shape) name = number,
+#include "transfer/handlers.def"
+};
+
+inline constexpr size_t kinds_max = 128;
+
+// What a request has to be, beyond its header.
+enum class Shape : uint8_t {
+  part,          // of a work request: [address, +length) lies in [total_address, +total)
+  bytes_of_part, // the same, and its bytes are the payload
+  bare,          // no payload
+  any,
 };
 
 enum class Status : uint8_t {
@@ -34,6 +42,7 @@ enum class Status : uint8_t {
   not_virtual = 2, // the key is not a virtual one (any more): go by the NIC
   halted = 3,      // not executed: behind a failure
   fault = 4,       // the owner unmapped or protected the memory
+  unsupported = 5, // the owner's adverb does not know the kind, or not this version of it
 };
 
 enum : uint8_t {
@@ -44,7 +53,8 @@ enum : uint8_t {
 struct RequestHeader {
   uint8_t kind;
   uint8_t flags;
-  uint16_t zero;
+  uint8_t version; // of the kind
+  uint8_t zero;
   uint32_t run;
   uint64_t target;        // handle of the responder's queue pair
   uint64_t source;        // handle of the initiator's, echoed
@@ -76,7 +86,24 @@ static_assert(sizeof(ReplyHeader) == 64 && std::is_trivially_copyable_v<ReplyHea
 
 inline constexpr size_t header_bytes = sizeof(RequestHeader);
 
-// A message cut into header and payload; nullopt when it is not well-formed.
+// Beside requests and replies. From the owner: `count` keys of its, of 4 bytes each behind the
+// header, have ended. Back, with none: the notice of that number has been taken note of.
+inline constexpr uint8_t notice_kind = kinds_max;
+
+struct NoticeHeader {
+  uint8_t kind;
+  uint8_t zero;
+  uint16_t count;
+  uint32_t number;
+};
+static_assert(sizeof(NoticeHeader) == 8 && std::is_trivially_copyable_v<NoticeHeader>);
+
+inline bool is_notice(std::span<const std::byte> bytes) {
+  return !bytes.empty() && bytes[0] == std::byte{notice_kind};
+}
+
+// A message cut into header and payload; nullopt when it is not well-formed. A request then still
+// has to fit() its kind.
 template <typename Header> struct Parsed {
   Header header;
   std::span<const std::byte> payload;
@@ -89,18 +116,25 @@ inline std::optional<Parsed<RequestHeader>> parse_request(std::span<const std::b
   memcpy(&p.header, bytes.data(), sizeof p.header);
   p.payload = bytes.subspan(sizeof p.header);
   const auto& h = p.header;
-  if (h.kind < static_cast<uint8_t>(Kind::write) || h.kind > static_cast<uint8_t>(Kind::release) ||
-      h.zero != 0 || (h.flags & ~(last_part | with_immediate)) != 0)
-    return std::nullopt;
-  const size_t expected = h.kind == static_cast<uint8_t>(Kind::write) ? h.length : 0;
-  if (p.payload.size() != expected)
-    return std::nullopt;
-  // A part lies inside its work request, without wrapping.
-  if (h.kind <= static_cast<uint8_t>(Kind::read) &&
-      (h.address < h.total_address || h.length > h.total ||
-       h.address - h.total_address > h.total - h.length))
+  if (h.kind == 0 || h.kind >= kinds_max || h.zero != 0 ||
+      (h.flags & ~(last_part | with_immediate)) != 0)
     return std::nullopt;
   return p;
+}
+
+inline bool fits(const Parsed<RequestHeader>& request, Shape shape) {
+  const auto& h = request.header;
+  switch (shape) {
+  case Shape::any:
+    return true;
+  case Shape::bare:
+    return request.payload.empty();
+  default:
+    // A part lies inside its work request, without wrapping.
+    return request.payload.size() == (shape == Shape::bytes_of_part ? h.length : 0) &&
+           h.address >= h.total_address && h.length <= h.total &&
+           h.address - h.total_address <= h.total - h.length;
+  }
 }
 
 inline std::optional<Parsed<ReplyHeader>> parse_reply(std::span<const std::byte> bytes) {
@@ -110,8 +144,20 @@ inline std::optional<Parsed<ReplyHeader>> parse_reply(std::span<const std::byte>
   memcpy(&p.header, bytes.data(), sizeof p.header);
   p.payload = bytes.subspan(sizeof p.header);
   const auto& h = p.header;
-  if (h.kind < static_cast<uint8_t>(Kind::write) || h.kind > static_cast<uint8_t>(Kind::release) ||
-      h.zero != 0 || h.status > static_cast<uint8_t>(Status::fault) || p.payload.size() != h.length)
+  if (h.kind == 0 || h.kind >= kinds_max || h.zero != 0 ||
+      h.status > static_cast<uint8_t>(Status::unsupported) || p.payload.size() != h.length)
+    return std::nullopt;
+  return p;
+}
+
+inline std::optional<Parsed<NoticeHeader>> parse_notice(std::span<const std::byte> bytes) {
+  Parsed<NoticeHeader> p{};
+  if (bytes.size() < sizeof p.header)
+    return std::nullopt;
+  memcpy(&p.header, bytes.data(), sizeof p.header);
+  p.payload = bytes.subspan(sizeof p.header);
+  if (p.header.kind != notice_kind || p.header.zero != 0 ||
+      p.payload.size() != p.header.count * sizeof(uint32_t))
     return std::nullopt;
   return p;
 }

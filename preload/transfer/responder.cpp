@@ -1,19 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "transfer/responder.h"
-#include "link/service.h"
-#include "memory/copy.h"
-#include "observe/counters.h"
-#include "observe/log.h"
-#include "transfer/initiator.h"
+#include "world/world.h"
+
+#include <algorithm>
+#include <exception>
 
 namespace adverb::transfer {
 
 using observe::Counter;
 
-Targets& Targets::get() {
-  static auto* targets = new Targets;
-  return *targets;
+namespace {
+
+void run_unsupported(const Request& request, ReplyToken token) {
+  (void)request;
+  token.answer(Status::unsupported);
 }
+
+// Stands in for the row that a request of a kind or version not known here has none of.
+constexpr HandlerRow unsupported_row{0,           "unsupported", 0,
+                                     Right::none, Key::free,     Order::none,
+                                     Cost::looks, Shape::any,    run_unsupported};
+
+} // namespace
 
 void Targets::add(uint64_t handle, Target* target) {
   const std::lock_guard hold(lock_);
@@ -31,214 +39,251 @@ Target* Targets::find(uint64_t handle) {
   return it == targets_.end() ? nullptr : it->second;
 }
 
-namespace {
+ReplyToken::~ReplyToken() {
+  assert(!responder_ || std::uncaught_exceptions() != 0);
+  if (responder_)
+    answer(Status::refused);
+}
 
-Status write(Target& target, const RequestHeader& r, std::span<const std::byte> payload) {
-  std::byte* all = nullptr;
-  if (target.regions().remote(target.pd(), r.key, r.total_address, r.total, IBV_ACCESS_REMOTE_WRITE,
-                              all) != registration::Check::ok)
-    return Status::refused;
-  std::byte* to = all + (r.address - r.total_address);
-  const bool last = (r.flags & last_part) != 0;
-  // Only the end of the message has to come last; what is before it may land in any order.
-  const bool ok = last ? memory::write_in_order(to, payload.data(), payload.size())
-                       : memory::write(to, payload.data(), payload.size());
-  if (!ok)
-    return Status::fault;
-  if (last) {
-    observe::count(Counter::responder_writes);
-    if ((r.flags & with_immediate) != 0)
-      target.expect_immediate(r.receive, static_cast<uint32_t>(r.total));
+ReplyHeader& ReplyToken::reply() const noexcept {
+  return responder_->slots_[slot_].reply;
+}
+
+std::span<std::byte> ReplyToken::room() const noexcept {
+  return {responder_->slots_[slot_].out + sizeof(ReplyHeader),
+          responder_->channel_->message_max() - sizeof(ReplyHeader)};
+}
+
+void ReplyToken::answer(Status status, size_t payload) noexcept {
+  assert(responder_);
+  if (const auto responder = std::move(responder_))
+    responder->answer(responder->slots_[slot_], status, payload);
+}
+
+Responder::Responder(World& world, std::shared_ptr<link::Channel> channel,
+                     std::shared_ptr<const Handlers> handlers, Targets& targets)
+    : world_(world), channel_(std::move(channel)), handlers_(std::move(handlers)),
+      targets_(targets), told_(std::make_shared<ToldKeys>(world, targets.key_ends(), channel_)),
+      slots_count_(2 * channel_->credits()), slots_(new Slot[slots_count_]) {
+  order_.reserve(slots_count_);
+  free_.reserve(slots_count_);
+  for (uint32_t i = slots_count_; i-- > 0;)
+    free_.push_back(i);
+}
+
+Responder::~Responder() = default;
+
+const HandlerRow& Responder::row_of(const RequestHeader& header) const {
+  const HandlerRow* row = handlers_->find(header.kind);
+  if (row != nullptr && header.version <= row->version)
+    return *row;
+  if (world_.log.every("unsupported-request", 10))
+    world_.log.warn("a peer asked for {} {} (version {}), which this adverb does not know; it "
+                    "runs a newer one",
+                    row != nullptr ? row->name : "request kind", header.kind, header.version);
+  return unsupported_row;
+}
+
+void Responder::on_message(link::RxBuffer message) {
+  assert(channel_->progress().lock().held());
+  if (!is_notice(message.bytes()))
+    return on_request(std::move(message));
+  const auto parsed = parse_notice(message.bytes());
+  if (!parsed || parsed->header.count != 0 || !told_->acknowledged(parsed->header.number))
+    reject("a malformed acknowledgement", message.bytes().size());
+}
+
+void Responder::reject(const char* what, size_t bytes) {
+  world_.counters.count(Counter::malformed_messages);
+  if (world_.log.every("malformed-request", 10))
+    world_.log.error("a peer sent {} of {} bytes; closing the link", what, bytes);
+  channel_->close();
+}
+
+void Responder::on_request(link::RxBuffer message) {
+  const auto parsed = parse_request(message.bytes());
+  const HandlerRow* row = parsed ? &row_of(parsed->header) : nullptr;
+  if (row == nullptr || !fits(*parsed, row->shape))
+    return reject("a malformed request", message.bytes().size());
+  if (free_.empty())
+    return reject("a request beyond its credits", message.bytes().size());
+  const uint32_t index = free_.back();
+  Slot& slot = slots_[index];
+  free_.pop_back();
+  slot.message.emplace(std::move(message));
+  slot.header = parsed->header;
+  slot.payload = parsed->payload;
+  slot.row = row;
+  slot.state.store(State::waiting, std::memory_order_relaxed);
+  order_.push_back(index);
+  serve_waiting();
+}
+
+void Responder::on_tx_free() {
+  told_->on_tx_free();
+  serve_waiting();
+}
+
+// Whether an earlier request of the same domain is not answered yet.
+bool Responder::waits_for_another(size_t place) const {
+  const Slot& mine = slots_[order_[place]];
+  if (mine.row->order == Order::none)
+    return false;
+  return std::any_of(
+      order_.begin(), order_.begin() + static_cast<ptrdiff_t>(place), [&](uint32_t index) {
+        const Slot& other = slots_[index];
+        return other.row->order == mine.row->order &&
+               (mine.row->order == Order::channel || other.header.target == mine.header.target);
+      });
+}
+
+// Starts what may start, in the order it came. What finishes can only let later ones go.
+void Responder::serve_waiting() {
+  assert(channel_->progress().lock().held());
+  for (size_t place = 0; place < order_.size();) {
+    const uint32_t index = order_[place];
+    if (slots_[index].state.load(std::memory_order_relaxed) != State::waiting ||
+        waits_for_another(place)) {
+      ++place;
+      continue;
+    }
+    switch (start(index)) {
+    case Started::done:
+      order_.erase(order_.begin() + static_cast<ptrdiff_t>(place));
+      free_.push_back(index);
+      break;
+    case Started::no_room:
+      return;
+    default:
+      ++place;
+    }
   }
-  observe::count(Counter::responder_bytes, payload.size());
-  return Status::ok;
 }
 
-Status read(Target& target, const RequestHeader& r, ReplyHeader& reply, std::byte* to,
-            size_t room) {
-  std::byte* all = nullptr;
-  if (r.length > room ||
-      target.regions().remote(target.pd(), r.key, r.total_address, r.total, IBV_ACCESS_REMOTE_READ,
-                              all) != registration::Check::ok)
-    return Status::refused;
-  if (!memory::read(to, all + (r.address - r.total_address), r.length))
-    return Status::fault;
-  reply.length = r.length;
-  reply.offset = r.address - r.total_address;
-  if ((r.flags & last_part) != 0)
-    observe::count(Counter::responder_reads);
-  observe::count(Counter::responder_bytes, r.length);
-  return Status::ok;
-}
-
-} // namespace
-
-Status Responder::execute(const RequestHeader& r, std::span<const std::byte> payload,
-                          ReplyHeader& reply, std::byte* reply_payload, size_t room) {
-  Target* target = Targets::get().find(r.target);
+// What a row asks for is checked before it runs.
+std::optional<Status> Responder::judge(const HandlerRow& row, const RequestHeader& r,
+                                       Target* target) {
+  const bool needs_target =
+      row.order == Order::queue_pair || row.right != Right::none || row.key == Key::named;
+  if (!needs_target)
+    return std::nullopt;
   if (target == nullptr)
     return Status::refused;
-  const auto kind = static_cast<Kind>(r.kind);
-  if (kind == Kind::query) {
-    if (target->regions().is_reserved(r.key))
-      return Status::ok;
+  if (row.order == Order::queue_pair && r.run <= target->halted_run)
+    return Status::halted;
+  if (row.key == Key::named && !target->regions().is_reserved(r.key)) {
     target->regions().told_real(r.key);
     return Status::not_virtual;
   }
-  if (kind == Kind::release) {
-    if (const auto it = target->grants.find(r.address); it != target->grants.end()) {
-      target->regions().revoke(it->second);
-      target->grants.erase(it);
-    }
-    return Status::ok;
-  }
-  if (r.run <= target->halted_run)
-    return Status::halted;
-  const Right right = kind == Kind::write  ? Right::write
-                      : kind == Kind::read ? Right::read
-                                           : Right::atomic;
-  Status status = Status::refused;
-  if (!target->regions().is_reserved(r.key)) {
-    target->regions().told_real(r.key);
-    status = Status::not_virtual;
-  } else if (!target->allows(right)) {
-    status = Status::refused;
-  } else if (kind == Kind::write) {
-    status = write(*target, r, payload);
-  } else if (kind == Kind::read) {
-    status = read(*target, r, reply, reply_payload, room);
-  } else {
-    std::byte* unused = nullptr;
-    if (target->regions().remote(target->pd(), r.key, r.total_address, r.total,
-                                 IBV_ACCESS_REMOTE_ATOMIC, unused) == registration::Check::ok) {
-      if (auto grant =
-              target->regions().grant(r.key, r.total_address, r.total, IBV_ACCESS_REMOTE_ATOMIC)) {
-        reply.rkey = grant->mr->rkey;
-        reply.grant_start = grant->start;
-        reply.grant_bytes = grant->mr->length;
-        reply.grant = next_grant_++;
-        target->grants[reply.grant] = std::move(grant);
-        status = Status::ok;
-      }
-    }
-  }
-  if (status != Status::ok) {
-    target->halted_run = r.run;
-    observe::count(Counter::responder_naks);
-    if (status == Status::fault && observe::log_every("responder-fault", 1))
-      observe::log_warn("a peer's operation of {} bytes met memory that this process has unmapped "
-                        "or protected after registering it; the peer gets an error",
-                        r.total);
-  }
-  return status;
+  if (row.key == Key::named)
+    told_->tell(target->regions(), r.key);
+  if (row.right != Right::none && !target->allows(row.right))
+    return Status::refused;
+  return std::nullopt;
 }
 
-bool Responder::serve(const link::RxBuffer& message) {
-  const auto parsed = parse_request(message.bytes());
-  if (!parsed) {
-    observe::count(Counter::malformed_messages);
-    if (observe::log_every("malformed-request", 10))
-      observe::log_error("a peer sent a malformed request of {} bytes; closing the link",
-                         message.bytes().size());
-    channel_.close();
-    return true;
-  }
-  const RequestHeader& r = parsed->header;
-  if (Target* target = Targets::get().find(r.target);
-      target != nullptr && !target->settle_receives()) {
+Responder::Started Responder::start(uint32_t index) {
+  Slot& slot = slots_[index];
+  const HandlerRow& row = *slot.row;
+  Target* target = targets_.find(slot.header.target);
+  if (row.order == Order::queue_pair && target != nullptr && !target->settle_receives()) {
     retry_soon();
-    return false;
+    return Started::unsettled;
   }
-  std::byte* out = channel_.acquire();
-  if (out == nullptr)
-    return false;
-  ReplyHeader reply{};
-  reply.kind = r.kind;
-  reply.run = r.run;
-  reply.source = r.source;
-  reply.request = r.request;
-  reply.status = static_cast<uint8_t>(execute(r, parsed->payload, reply, out + sizeof reply,
-                                              channel_.message_max() - sizeof reply));
-  if (reply.status != static_cast<uint8_t>(Status::ok))
-    reply.length = 0;
-  memcpy(out, &reply, sizeof reply);
-  channel_.send(out, sizeof reply + reply.length);
-  return true;
+  slot.out = channel_->acquire();
+  if (slot.out == nullptr)
+    return Started::no_room;
+  slot.reply = {};
+  slot.reply.kind = slot.header.kind;
+  slot.reply.run = slot.header.run;
+  slot.reply.source = slot.header.source;
+  slot.reply.request = slot.header.request;
+  slot.state.store(State::running, std::memory_order_relaxed);
+  if (const auto status = judge(row, slot.header, target)) {
+    answer(slot, *status, 0);
+  } else {
+    try {
+      row.run({world_, slot.header, slot.payload, target, *told_},
+              ReplyToken(shared_from_this(), index));
+    } catch (const std::exception& e) { // its token has answered
+      world_.counters.count(Counter::exceptions_caught);
+      world_.log.error("internal error while serving a peer's {}: {}", row.name, e.what());
+    }
+  }
+  State expected = State::running;
+  if (slot.state.compare_exchange_strong(expected, State::later, std::memory_order_acq_rel))
+    return Started::later;
+  finish(slot, target);
+  return Started::done;
 }
 
-void Responder::serve_waiting() {
-  while (!waiting_.empty() && serve(waiting_.front()))
-    waiting_.pop_front();
+void Responder::answer(Slot& slot, Status status, size_t payload) noexcept {
+  slot.status = status;
+  slot.reply.status = static_cast<uint8_t>(status);
+  slot.reply.length = status == Status::ok ? static_cast<uint32_t>(payload) : 0;
+  memcpy(slot.out, &slot.reply, sizeof slot.reply);
+  channel_->send(slot.out, sizeof slot.reply + slot.reply.length);
+  if (slot.state.exchange(State::answered, std::memory_order_acq_rel) == State::later)
+    world_.service.run([self = shared_from_this()] {
+      const std::lock_guard progress(self->channel_->progress().lock());
+      self->collect();
+    });
+}
+
+// What an answered request leaves behind: its place, and after a failure the halt of its run.
+void Responder::finish(Slot& slot, Target* target) {
+  if (slot.row->order == Order::queue_pair && slot.status != Status::ok &&
+      slot.status != Status::halted && target != nullptr) {
+    target->halted_run = slot.header.run;
+    world_.counters.count(Counter::responder_naks);
+    if (slot.status == Status::fault && world_.log.every("responder-fault", 1))
+      world_.log.warn("a peer's operation of {} bytes met memory that this process has unmapped "
+                      "or protected after registering it; the peer gets an error",
+                      slot.header.total);
+  }
+  slot.message.reset();
+  slot.state.store(State::free, std::memory_order_relaxed);
+}
+
+// Frees what was answered after its handler had returned, and goes on with what waited for it.
+void Responder::collect() {
+  std::erase_if(order_, [this](uint32_t index) {
+    Slot& slot = slots_[index];
+    if (slot.state.load(std::memory_order_acquire) != State::answered)
+      return false;
+    finish(slot, targets_.find(slot.header.target));
+    free_.push_back(index);
+    return true;
+  });
+  serve_waiting();
 }
 
 void Responder::retry_soon() {
   if (retrying_)
     return;
   retrying_ = true;
-  link::Service::get().after(std::chrono::microseconds(50), [weak = weak_from_this()] {
+  world_.service.after(std::chrono::microseconds(50), [weak = weak_from_this()] {
     const auto self = weak.lock();
     if (!self)
       return;
-    const std::lock_guard hold(self->channel_.device().progress_lock());
+    const std::lock_guard hold(self->channel_->progress().lock());
     self->retrying_ = false;
     self->serve_waiting();
   });
 }
 
-void Responder::on_message(link::RxBuffer message) {
-  if (waiting_.empty() && serve(message))
-    return;
-  waiting_.push_back(std::move(message));
-  if (waiting_.size() > 1)
-    serve_waiting();
-}
-
-void Responder::on_tx_free() {
-  serve_waiting();
-}
-
-namespace {
-
-// Channels carry their Initiator or Responder as user data, made at the first message or attach.
-struct InitiatorSide final : link::ChannelUser {
-  virtual ~InitiatorSide() = default;
-  void on_message(link::Channel& channel, link::RxBuffer message) override {
-    if (auto* initiator = static_cast<Initiator*>(channel.user_data.get()))
-      initiator->on_message(std::move(message));
-  }
-  void on_tx_free(link::Channel& channel) override {
-    if (auto* initiator = static_cast<Initiator*>(channel.user_data.get()))
-      initiator->on_tx_free();
-  }
-  void on_down(link::Channel& channel) override {
-    // The channel owns its Initiator and the Initiator its channel; the end of the link unties
-    // them.
-    const auto user = std::move(channel.user_data);
-    if (auto* initiator = static_cast<Initiator*>(user.get()))
-      initiator->on_down();
-  }
-};
-
-struct ResponderSide final : link::ChannelUser {
-  virtual ~ResponderSide() = default;
-  static Responder& of(link::Channel& channel) {
-    if (!channel.user_data)
-      channel.user_data = std::make_shared<Responder>(channel);
-    return *static_cast<Responder*>(channel.user_data.get());
-  }
-  void on_message(link::Channel& channel, link::RxBuffer message) override {
-    of(channel).on_message(std::move(message));
-  }
-  void on_tx_free(link::Channel& channel) override { of(channel).on_tx_free(); }
-  void on_down(link::Channel& channel) override { channel.user_data.reset(); }
-};
-
-} // namespace
-
-void install() {
-  static auto* initiator_side = new InitiatorSide;
-  static auto* responder_side = new ResponderSide;
-  link::set_channel_user(initiator_side, responder_side);
+// Those that a handler keeps stay until it answers; nobody hears it.
+void Responder::on_down() {
+  told_->close();
+  std::erase_if(order_, [this](uint32_t index) {
+    Slot& slot = slots_[index];
+    if (slot.state.load(std::memory_order_relaxed) != State::waiting)
+      return false;
+    slot.message.reset();
+    slot.state.store(State::free, std::memory_order_relaxed);
+    free_.push_back(index);
+    return true;
+  });
 }
 
 } // namespace adverb::transfer

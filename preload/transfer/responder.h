@@ -1,81 +1,80 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-// The owner's end of a link: executes peers' requests on this process's unpinned regions, in the
-// order they arrive, after the checks a NIC would make.
+// The owner's end of a link: serves peers' requests on this process's unpinned regions after the
+// checks a NIC would make, each by its row of the table (handler.h).
 //
 // Runs under the device's progress lock, on the service thread or a polling thread of the program.
 // Whoever takes that lock after making a region or a queue pair unusable knows that nothing lands
 // any more: that is the barrier of deregistration, destroy, and a move to ERR or RESET.
+//
+// A request waits in a slot until it is answered. Nothing is allocated for one, and a peer that
+// asks for far more than it may is cut off: there are two slots for each credit, because one is
+// free only some instants after its reply has gone.
 #pragma once
 
 #include "link/channel.h"
-#include "registration/regions.h"
-#include "transfer/messages.h"
+#include "transfer/handler.h"
 
-#include <deque>
-#include <map>
+#include <atomic>
 #include <memory>
-#include <unordered_map>
+#include <optional>
+#include <vector>
 
 namespace adverb::transfer {
 
-enum class Right : uint8_t { write, read, atomic };
-
-// A queue pair of this process as a peer's requests see it.
-class Target {
+class Responder final : public link::ChannelUser, public std::enable_shared_from_this<Responder> {
 public:
-  // Serves now (state at least RTR, not in error) and its access flags allow `right`.
-  virtual bool allows(Right right) const = 0;
-  virtual const ibv_pd* pd() const = 0;
-  virtual registration::Regions& regions() const = 0;
-  // Messages that arrived before are where the program expects them: a staged one is copied when
-  // its completion is taken, and what follows it may read or overwrite the same bytes. False: the
-  // program is polling right now, ask again.
-  virtual bool settle_receives() = 0;
-  // The n-th receive-consuming message will report `bytes` as its length.
-  virtual void expect_immediate(uint64_t n, uint32_t bytes) = 0;
+  Responder(World& world, std::shared_ptr<link::Channel> channel,
+            std::shared_ptr<const Handlers> handlers, Targets& targets);
+  ~Responder() override;
 
-  uint32_t halted_run = 0; // see messages.h; 0: not halted
-  std::unordered_map<uint64_t, std::shared_ptr<registration::Grant>> grants;
-
-protected:
-  ~Target() = default;
-};
-
-// All targets of this process by handle. add/remove are thread-safe; remove is followed by the
-// caller taking the progress lock as barrier. find() only under a progress lock.
-class Targets {
-public:
-  static Targets& get();
-  void add(uint64_t handle, Target* target);
-  void remove(uint64_t handle);
-  Target* find(uint64_t handle);
+  void on_message(link::RxBuffer message) override;
+  void on_tx_free() override;
+  void on_down() override;
 
 private:
-  std::mutex lock_;
-  std::unordered_map<uint64_t, Target*> targets_;
-};
+  friend class ReplyToken;
 
-class Responder : public std::enable_shared_from_this<Responder> {
-public:
-  explicit Responder(link::Channel& channel) : channel_(channel) {}
+  //   free -> waiting -> running -> answered -> free      run() has answered when it returns
+  //                      running -> later -> answered     another answers; the service thread frees
+  // Only `answered` is entered without the progress lock.
+  enum class State : uint8_t { free, waiting, running, later, answered };
 
-  void on_message(link::RxBuffer message);
-  void on_tx_free();
+  struct Slot {
+    std::atomic<State> state{State::free};
+    std::optional<link::RxBuffer> message;
+    std::span<const std::byte> payload;
+    RequestHeader header{};
+    const HandlerRow* row = nullptr;
+    std::byte* out = nullptr;
+    ReplyHeader reply{};
+    Status status = Status::ok;
+  };
 
-private:
+  enum class Started { done, later, unsettled, no_room };
+
+  const HandlerRow& row_of(const RequestHeader& header) const;
+  bool waits_for_another(size_t place) const;
   void serve_waiting();
+  void on_request(link::RxBuffer message);
+  void reject(const char* what, size_t bytes);
+  Started start(uint32_t index);
+  std::optional<Status> judge(const HandlerRow& row, const RequestHeader& r, Target* target);
+  void finish(Slot& slot, Target* target);
+  void collect();
   void retry_soon();
-  bool serve(const link::RxBuffer& message); // false: no room for the reply yet
-  Status execute(const RequestHeader& request, std::span<const std::byte> payload,
-                 ReplyHeader& reply, std::byte* reply_payload, size_t room);
+  void answer(Slot& slot, Status status, size_t payload) noexcept; // any thread
 
-  link::Channel& channel_;
-  std::deque<link::RxBuffer> waiting_;
-  uint64_t next_grant_ = 1;
+  World& world_;
+  const std::shared_ptr<link::Channel> channel_;
+  const std::shared_ptr<const Handlers> handlers_;
+  Targets& targets_;
+  const std::shared_ptr<ToldKeys> told_;
+  const uint32_t slots_count_;
+  const std::unique_ptr<Slot[]> slots_;
+  // Of those in use, in the order the requests came.
+  std::vector<uint32_t> order_;
+  std::vector<uint32_t> free_;
   bool retrying_ = false;
 };
-
-// Tells the link room who handles messages; once per process, before the first link.
-void install();
 
 } // namespace adverb::transfer

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""preload/interpose/verbs.def, dynamic symbols, and what must hold between them."""
+"""preload/provider/verbs.def, dynamic symbols, and what must hold between them."""
 
 import re
 import subprocess

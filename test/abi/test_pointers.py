@@ -38,7 +38,7 @@ def pointers(scratch, policy=None):
 
 
 def main():
-    with open(os.path.join(REPO, "preload/interpose/verbs.def"), encoding="utf-8") as text:
+    with open(os.path.join(REPO, "preload/provider/verbs.def"), encoding="utf-8") as text:
         inline = t.rows(text.read())["INLINE"]
     replaced = {name for name, what in inline if what != "passed"}
     with tempfile.TemporaryDirectory() as scratch:

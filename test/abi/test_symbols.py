@@ -50,7 +50,7 @@ def main():
     if not os.path.exists(LIBRARY):
         report("libadverb.so is built", f"{LIBRARY} is missing")
         return
-    with open(os.path.join(REPO, "preload/interpose/verbs.def"), encoding="utf-8") as text:
+    with open(os.path.join(REPO, "preload/provider/verbs.def"), encoding="utf-8") as text:
         text = text.read()
     table = t.rows(text)
     exported = t.exports(LIBRARY)

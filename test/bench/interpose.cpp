@@ -127,8 +127,8 @@ int main(int argc, char** argv) {
   measure("extended_stock", extended, s, rounds);
   adverb::interpose::patch_creation(&s.verbs.context);
   adverb::interpose::patch_data_path(&s.verbs.context);
-  adverb::interpose::add_qp(&s.qp, false);
-  adverb::interpose::add_cq(&s.cq, false);
+  adverb::interpose::add_qp(&s.qp, nullptr);
+  adverb::interpose::add_cq(&s.cq, nullptr);
   if (s.verbs.context.ops.post_send == post_send || s.verbs.context.ops.poll_cq == poll_cq) {
     fputs("bench_interpose: the context was not patched, nothing to measure\n", stderr);
     return 1;

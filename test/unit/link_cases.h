@@ -15,27 +15,26 @@ using link::Verdict;
 inline constexpr uint32_t here = 100;
 inline constexpr uint32_t there = 200;
 
-inline Echo* echo = nullptr;
 inline Asker* asker = nullptr;
 
 inline void install() {
-  echo = new Echo;
-  asker = new Asker;
-  link::set_channel_user(asker, echo);
+  if (asker == nullptr)
+    asker = new Asker;
+  links().serve(std::make_shared<EchoProtocol>(*asker, protocol, 8192));
 }
 
 // Owns queue pair `there`, connected to `here`, until told to end.
 inline void own(Node& me) {
   install();
-  link::Links::get().publish(qp(there, 2));
-  link::Links::get().connected(qp(there, 2, here));
+  links().publish(qp(there, 2));
+  links().connected(qp(there, 2, here));
   me.say('r');
   me.hear('q');
 }
 
 inline link::Bound ask(uint64_t handle = 1) {
   install();
-  link::Links::get().publish(qp(here, handle));
+  links().publish(qp(here, handle));
   return bind(qp(here, handle, there));
 }
 

@@ -4,6 +4,8 @@
 #pragma once
 
 #include "link/links.h"
+#include "service/thread.h"
+#include "world/transition.h"
 
 #include <chrono>
 #include <condition_variable>
@@ -95,31 +97,36 @@ private:
 };
 
 // Answers every message with the same bytes.
-struct Echo final : link::ChannelUser {
-  void on_message(link::Channel& channel, link::RxBuffer message) override {
-    auto& unanswered = waiting[&channel];
-    unanswered.push_back(std::move(message));
-    CHECK_THAT(unanswered.size() <= channel.credits());
-    on_tx_free(channel);
+class Echo final : public link::ChannelUser {
+public:
+  explicit Echo(std::shared_ptr<link::Channel> channel) : channel_(std::move(channel)) {}
+
+  void on_message(link::RxBuffer message) override {
+    unanswered_.push_back(std::move(message));
+    CHECK_THAT(unanswered_.size() <= channel_->credits());
+    on_tx_free();
   }
   // The answer before may be with the peer, and its completion still on the way.
-  void on_tx_free(link::Channel& channel) override {
-    for (auto& unanswered = waiting[&channel]; !unanswered.empty(); unanswered.pop_front()) {
-      std::byte* reply = channel.acquire();
+  void on_tx_free() override {
+    for (; !unanswered_.empty(); unanswered_.pop_front()) {
+      std::byte* reply = channel_->acquire();
       if (reply == nullptr)
         return;
-      const auto bytes = unanswered.front().bytes();
+      const auto bytes = unanswered_.front().bytes();
       memcpy(reply, bytes.data(), bytes.size());
-      channel.send(reply, bytes.size());
+      channel_->send(reply, bytes.size());
     }
   }
-  void on_down(link::Channel& channel) override { waiting.erase(&channel); }
-  std::map<link::Channel*, std::deque<link::RxBuffer>> waiting;
+  void on_down() override { unanswered_.clear(); }
+
+private:
+  const std::shared_ptr<link::Channel> channel_;
+  std::deque<link::RxBuffer> unanswered_;
 };
 
-// Sends messages under credits and checks what comes back.
-struct Asker final : link::ChannelUser {
-  void on_message(link::Channel& channel, link::RxBuffer message) override {
+// Sends messages under credits and checks what comes back, over one channel at a time.
+struct Asker {
+  void on_message(link::Channel& channel, link::RxBuffer message) {
     const std::lock_guard hold(lock);
     CHECK_THAT(message.bytes().size() >= 4);
     uint32_t number = 0;
@@ -133,11 +140,11 @@ struct Asker final : link::ChannelUser {
     pump(channel);
     changed.notify_all();
   }
-  void on_tx_free(link::Channel& channel) override {
+  void on_tx_free(link::Channel& channel) {
     const std::lock_guard hold(lock);
     pump(channel);
   }
-  void on_down(link::Channel&) override {
+  void on_down() {
     const std::lock_guard hold(lock);
     ++downs;
     changed.notify_all();
@@ -182,6 +189,44 @@ struct Asker final : link::ChannelUser {
   int downs = 0;
 };
 
+// Gives what comes over one channel to the asker of the process.
+class AskerEnd final : public link::ChannelUser {
+public:
+  AskerEnd(Asker& asker, std::shared_ptr<link::Channel> channel)
+      : asker_(asker), channel_(std::move(channel)) {}
+  void on_message(link::RxBuffer message) override {
+    asker_.on_message(*channel_, std::move(message));
+  }
+  void on_tx_free() override { asker_.on_tx_free(*channel_); }
+  void on_down() override { asker_.on_down(); }
+
+private:
+  Asker& asker_;
+  const std::shared_ptr<link::Channel> channel_;
+};
+
+inline constexpr uint8_t protocol = 7;
+
+class EchoProtocol final : public link::Protocol {
+public:
+  EchoProtocol(Asker& asker, uint8_t id, size_t message)
+      : asker_(asker), id_(id), bytes_(message) {}
+  uint8_t id() const noexcept override { return id_; }
+  uint8_t version() const noexcept override { return 3; }
+  Size size(uint64_t) const noexcept override { return {bytes_, 16}; }
+  std::shared_ptr<link::ChannelUser> open(const std::shared_ptr<link::Channel>& channel) override {
+    CHECK_THAT(channel->version() == 3);
+    if (channel->role() == link::Channel::Role::server)
+      return std::make_shared<Echo>(channel);
+    return std::make_shared<AskerEnd>(asker_, channel);
+  }
+
+private:
+  Asker& asker_;
+  const uint8_t id_;
+  const size_t bytes_;
+};
+
 // The devices there are; where there is one only, it is both.
 inline ibv_device* device(int which = 0) {
   static ibv_device** const list = ibv_get_device_list(nullptr);
@@ -222,10 +267,27 @@ inline link::LocalQp qp(uint32_t qpn, uint64_t handle, uint32_t dest = 0, int wh
   return q;
 }
 
-inline link::Bound bind(const link::LocalQp& q) {
+// This process's, made at first use.
+inline std::shared_ptr<link::Links>& links_made() {
+  static std::shared_ptr<link::Links> made;
+  return made;
+}
+inline link::Links& links() {
+  if (!links_made())
+    links_made() = link::make_links();
+  return *links_made();
+}
+
+// What adverb does in a fork child: the parent's are left as they are.
+inline void forget_links() {
+  new (&links_made()) std::shared_ptr<link::Links>;
+  static_cast<service::Thread&>(transition::world().service).in_child();
+}
+
+inline link::Bound bind(const link::LocalQp& q, uint8_t to = protocol) {
   std::promise<link::Bound> promise;
   auto bound = promise.get_future();
-  link::Links::get().bind(q, [&](link::Bound b) { promise.set_value(std::move(b)); });
+  links().bind(q, to, [&](link::Bound b) { promise.set_value(std::move(b)); });
   CHECK_THAT(bound.wait_for(30s) == std::future_status::ready);
   return bound.get();
 }

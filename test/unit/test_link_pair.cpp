@@ -39,8 +39,8 @@ bool queue_pairs_of_one_pair_of_processes_share_a_channel() {
   Node owner(place.policy(), [](Node& me) {
     install();
     for (uint32_t i = 0; i < 20; ++i) {
-      link::Links::get().publish(qp(there + i, 1000 + i));
-      link::Links::get().connected(qp(there + i, 1000 + i, here + i));
+      links().publish(qp(there + i, 1000 + i));
+      links().connected(qp(there + i, 1000 + i, here + i));
     }
     me.say('r');
     me.hear('q');
@@ -53,8 +53,8 @@ bool queue_pairs_of_one_pair_of_processes_share_a_channel() {
     for (uint32_t i = 0; i < 20; ++i) {
       auto promise = std::make_shared<std::promise<link::Bound>>();
       all.push_back(promise->get_future());
-      link::Links::get().bind(qp(here + i, 1 + i, there + i),
-                              [promise](link::Bound b) { promise->set_value(std::move(b)); });
+      links().bind(qp(here + i, 1 + i, there + i), protocol,
+                   [promise](link::Bound b) { promise->set_value(std::move(b)); });
     }
     std::shared_ptr<link::Channel> channel;
     for (uint32_t i = 0; i < 20; ++i) {
@@ -69,14 +69,58 @@ bool queue_pairs_of_one_pair_of_processes_share_a_channel() {
   return seeker.ended_well();
 }
 
+bool each_protocol_has_a_channel_of_its_own_with_messages_of_its_own_length() {
+  Place place;
+  static constexpr uint8_t other = 9;
+  Node owner(place.policy(), [](Node& me) {
+    install();
+    links().serve(std::make_shared<EchoProtocol>(*asker, other, 512));
+    own(me);
+  });
+  if (!owner.hear('r'))
+    return false;
+  Node seeker(place.policy(), [](Node&) {
+    const auto first = ask();
+    Asker second_asker;
+    links().serve(std::make_shared<EchoProtocol>(second_asker, other, 512));
+    const auto second = bind(qp(here, 1, there), other);
+    CHECK_THAT(first.verdict == Verdict::adverb && second.verdict == Verdict::adverb);
+    CHECK_THAT(first.channel != second.channel);
+    CHECK_THAT(first.channel->message_max() == 8192 && second.channel->message_max() == 512);
+    asker->exchange(*first.channel, 200);
+    second_asker.exchange(*second.channel, 200);
+    asker->exchange(*first.channel, 200);
+  });
+  return seeker.ended_well();
+}
+
+bool a_protocol_the_peer_does_not_serve_is_refused() {
+  Place place;
+  Node owner(place.policy(), own);
+  if (!owner.hear('r'))
+    return false;
+  Node seeker(place.policy(), [](Node&) {
+    install();
+    links().serve(std::make_shared<EchoProtocol>(*asker, 9, 512));
+    links().publish(qp(here, 1));
+    const auto bound = bind(qp(here, 1, there), 9);
+    CHECK_THAT(bound.verdict == Verdict::refused);
+    CHECK_THAT(bound.reason.find("does not serve") != std::string::npos);
+    const auto served = bind(qp(here, 1, there)); // the link goes on
+    CHECK_THAT(served.verdict == Verdict::adverb);
+    asker->exchange(*served.channel, 10);
+  });
+  return seeker.ended_well();
+}
+
 bool a_target_not_yet_connected_is_waited_for() {
   Place place;
   Node owner(place.policy(), [](Node& me) {
     install();
-    link::Links::get().publish(qp(there, 2));
+    links().publish(qp(there, 2));
     me.say('r');
     CHECK_THAT(me.hear('c'));
-    link::Links::get().connected(qp(there, 2, here));
+    links().connected(qp(there, 2, here));
     me.hear('q');
   });
   if (!owner.hear('r'))
@@ -85,8 +129,8 @@ bool a_target_not_yet_connected_is_waited_for() {
     install();
     std::promise<link::Bound> promise;
     auto bound = promise.get_future();
-    link::Links::get().bind(qp(here, 1, there),
-                            [&](link::Bound b) { promise.set_value(std::move(b)); });
+    links().bind(qp(here, 1, there), protocol,
+                 [&](link::Bound b) { promise.set_value(std::move(b)); });
     CHECK_THAT(bound.wait_for(500ms) == std::future_status::timeout);
     me.say('w');
     CHECK_THAT(bound.wait_for(30s) == std::future_status::ready);
@@ -126,13 +170,13 @@ bool a_queue_pair_withdrawn_is_not_found_and_its_successor_is() {
   Place place;
   Node owner(place.policy(), [](Node& me) {
     install();
-    link::Links::get().publish(qp(there, 2));
-    link::Links::get().connected(qp(there, 2, here));
-    link::Links::get().withdraw(there, device(), 2);
+    links().publish(qp(there, 2));
+    links().connected(qp(there, 2, here));
+    links().withdraw(there, device(), 2);
     me.say('r');
     CHECK_THAT(me.hear('c'));
-    link::Links::get().publish(qp(there, 3));
-    link::Links::get().connected(qp(there, 3, here));
+    links().publish(qp(there, 3));
+    links().connected(qp(there, 3, here));
     me.say('d');
     me.hear('q');
   });
@@ -179,7 +223,7 @@ bool another_process_takes_over_the_broker() {
   Place place;
   Node first(place.policy(), [](Node& me) {
     install();
-    link::Links::get().publish(qp(5, 5));
+    links().publish(qp(5, 5));
     me.say('r');
     me.hear('q');
   });
@@ -224,7 +268,7 @@ bool equal_numbers_on_two_devices_are_told_apart() {
       install();
       for (const bool connected : {false, true}) {
         const auto q = qp(there, 20 + static_cast<uint64_t>(which), connected ? here : 0, which);
-        connected ? link::Links::get().connected(q) : link::Links::get().publish(q);
+        connected ? links().connected(q) : links().publish(q);
       }
       me.say('r');
       me.hear('q');
@@ -257,11 +301,11 @@ bool a_process_links_to_itself() {
   Place place;
   Node both(place.policy(), [](Node&) {
     install();
-    auto& links = link::Links::get();
-    links.publish(qp(here, 1));
-    links.publish(qp(there, 2));
-    links.connected(qp(here, 1, there));
-    links.connected(qp(there, 2, here));
+    auto& mine = links();
+    mine.publish(qp(here, 1));
+    mine.publish(qp(there, 2));
+    mine.connected(qp(here, 1, there));
+    mine.connected(qp(there, 2, here));
     const auto bound = bind(qp(here, 1, there));
     CHECK_THAT(bound.verdict == Verdict::adverb && bound.remote_handle == 2);
     asker->exchange(*bound.channel, 500);
@@ -283,18 +327,19 @@ bool a_fork_child_holds_nothing_of_the_link_and_starts_anew() {
     qp(here, 0, there);
     install();
     const size_t before = open_descriptors();
-    link::Links::get().publish(qp(there, 2));
-    link::Links::get().connected(qp(there, 2, here));
+    links().publish(qp(there, 2));
+    links().connected(qp(there, 2, here));
     CHECK_THAT(bind(qp(here, 1, there + 1)).verdict == Verdict::stock);
     CHECK_THAT(open_descriptors() > before);
     const pid_t child = fork();
     if (child == 0) {
-      link::after_fork_child();
+      forget_links();
       CHECK_THAT(open_descriptors() == before);
       me.say('k');
       CHECK_THAT(me.hear('g')); // now the parent is gone, whose port we must not hold
-      link::Links::get().publish(qp(there, 3));
-      link::Links::get().connected(qp(there, 3, here));
+      install();
+      links().publish(qp(there, 3));
+      links().connected(qp(there, 3, here));
       me.say('r');
       me.hear('q');
       _exit(0);
@@ -348,6 +393,8 @@ bool links_come_and_go_without_growing() {
 constexpr Case cases[] = {
     CASE(messages_arrive_both_ways_in_order_and_whole),
     CASE(queue_pairs_of_one_pair_of_processes_share_a_channel),
+    CASE(each_protocol_has_a_channel_of_its_own_with_messages_of_its_own_length),
+    CASE(a_protocol_the_peer_does_not_serve_is_refused),
     CASE(a_target_not_yet_connected_is_waited_for),
     CASE(a_host_without_adverb_is_stock_at_once),
     CASE(a_queue_pair_that_nobody_registered_is_stock),

@@ -2,6 +2,9 @@
 // preload/observe is about a whole process, once: each test plays its part in a forked child.
 #pragma once
 
+#include "observe/exit.h"
+#include "observe/page.h"
+
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -10,10 +13,31 @@
 #include <string>
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 namespace observe_test {
+
+/// What a process has of this room, with its handlers of fork and exit, as interpose makes them.
+struct Process {
+  adverb::SteadyClock clock;
+  adverb::observe::Counters counters;
+  adverb::observe::Log log{counters, clock};
+  adverb::observe::SharedPage page{counters, log};
+  Process();
+};
+
+/// For the life of the process: lines may come while it exits.
+inline Process& process = *new Process;
+
+inline Process::Process() {
+  adverb::observe::finish_at_exit(page);
+  pthread_atfork(nullptr, nullptr, [] {
+    process.page.in_child();
+    process.log.in_child();
+  });
+}
 
 /// A private directory for pages, logs and statistics; $XDG_RUNTIME_DIR while it lives.
 struct Sandbox {

@@ -2,9 +2,6 @@
 // Eight threads of a program call exit() at the same moment: the statistics are complete anyway.
 #include "test_observe_child.h"
 
-#include "observe/counters.h"
-#include "observe/page.h"
-
 #include <barrier>
 #include <cstdio>
 #include <thread>
@@ -12,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 using namespace adverb::observe;
+using observe_test::process;
 
 int main() {
   const observe_test::Sandbox box;
@@ -20,8 +18,8 @@ int main() {
   int crashed = 0, incomplete = 0, pages_left = 0;
   for (int round = 0; round < 200; ++round) {
     observe_test::Child child([](observe_test::Child&) {
-      start({"l", "p", "v", "d"});
-      count(Counter::kicks, 3);
+      process.page.start({"l", "p", "v", "d"});
+      process.counters.count(Counter::kicks, 3);
       // Leaked: threads that are inside exit() cannot be joined.
       auto* together = new std::barrier<>(8);
       for (int i = 0; i < 7; ++i)

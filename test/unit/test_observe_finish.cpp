@@ -14,6 +14,7 @@
 using namespace adverb::observe;
 using nlohmann::json;
 using observe_test::Child;
+using observe_test::process;
 using observe_test::Sandbox;
 using observe_test::slurp;
 
@@ -21,10 +22,10 @@ TEST_CASE("the statistics file names every counter and carries its value", "[obs
   Sandbox box;
   setenv("ADVERB_STATS_FILE", box.file("stats.%p.json").c_str(), 1);
   Child child([](Child&) {
-    start({"/lib/libadverb.so", "built-in default", "rxe", "rxe0"});
-    count(Counter::staging_bytes, uint64_t{1} << 60);
-    gauge_add(Gauge::recv_forced_bytes, -1);
-    label_rule(0, "quoted \" and \xff not UTF-8");
+    process.page.start({"/lib/libadverb.so", "built-in default", "rxe", "rxe0"});
+    process.counters.count(Counter::staging_bytes, uint64_t{1} << 60);
+    process.counters.gauge_add(Gauge::recv_forced_bytes, -1);
+    process.page.label_rule(0, "quoted \" and \xff not UTF-8");
     return 0;
   });
   const pid_t pid = child.pid();
@@ -50,7 +51,7 @@ TEST_CASE("a program that used no verbs writes no statistics", "[observe]") {
   Sandbox box;
   setenv("ADVERB_STATS_FILE", box.file("stats").c_str(), 1);
   Child child([](Child&) {
-    count(Counter::hooks_calls);
+    process.counters.count(Counter::hooks_calls);
     return 0;
   });
   CHECK(child.finish() == 0);
@@ -61,8 +62,10 @@ TEST_CASE("counts of the program's own exit handlers are in the statistics", "[o
   Sandbox box;
   setenv("ADVERB_STATS_FILE", box.file("stats").c_str(), 1);
   Child child([](Child&) {
-    atexit([] { count(Counter::kicks, 7); }); // registered before start()
-    start({"l", "p", "v", "d"});
+    atexit([] {
+      process.counters.count(Counter::kicks, 7);
+    }); // registered before process.page.start()
+    process.page.start({"l", "p", "v", "d"});
     return 0;
   });
   REQUIRE(child.finish() == 0);
@@ -73,7 +76,7 @@ TEST_CASE("quick_exit leaves statistics too", "[observe]") {
   Sandbox box;
   setenv("ADVERB_STATS_FILE", box.file("stats").c_str(), 1);
   Child child([](Child&) -> int {
-    start({"l", "p", "v", "d"});
+    process.page.start({"l", "p", "v", "d"});
     quick_exit(0);
   });
   REQUIRE(child.finish() == 0);
@@ -84,7 +87,7 @@ TEST_CASE("a statistics file that cannot be written is said, with the reason", "
   Sandbox box;
   setenv("ADVERB_STATS_FILE", box.file("absent/stats").c_str(), 1);
   Child child([](Child&) {
-    start({"l", "p", "v", "d"});
+    process.page.start({"l", "p", "v", "d"});
     return 0;
   });
   CHECK(child.finish() == 0);

@@ -13,6 +13,7 @@
 
 using namespace adverb::observe;
 using observe_test::Child;
+using observe_test::process;
 using observe_test::Sandbox;
 using observe_test::slurp;
 
@@ -27,11 +28,11 @@ size_t lines(const std::string& text) {
 TEST_CASE("a line is adverb[pid] level: text", "[observe]") {
   Sandbox box;
   Child child([](Child&) {
-    log_open(LogLevel::debug);
-    log_error("device {} has {} ports", "rxe0", 1);
-    log_warn("w");
-    log_info("i");
-    log_debug("d");
+    process.log.open(LogLevel::debug);
+    process.log.error("device {} has {} ports", "rxe0", 1);
+    process.log.warn("w");
+    process.log.info("i");
+    process.log.debug("d");
     return 0;
   });
   const std::string prefix = "adverb[" + std::to_string(child.pid()) + "] ";
@@ -43,11 +44,11 @@ TEST_CASE("a line is adverb[pid] level: text", "[observe]") {
 TEST_CASE("lines below the level are not written", "[observe]") {
   Sandbox box;
   Child child([](Child&) {
-    log_open(LogLevel::error);
-    log_warn("no");
-    log_error("yes");
-    log_open(LogLevel::off);
-    log_error("no");
+    process.log.open(LogLevel::error);
+    process.log.warn("no");
+    process.log.error("yes");
+    process.log.open(LogLevel::off);
+    process.log.error("no");
     return 0;
   });
   REQUIRE(child.finish() == 0);
@@ -55,11 +56,12 @@ TEST_CASE("lines below the level are not written", "[observe]") {
   CHECK(child.err.find("yes") != std::string::npos);
 }
 
-TEST_CASE("without log_open warnings are written and info is not", "[observe]") {
+TEST_CASE("without open warnings are written and info is not", "[observe]") {
   Sandbox box;
   Child child([](Child&) {
-    log_info("no");
-    log_warn("yes");
+    Log log(process.counters, process.clock); // the process's own is silent in a fork child
+    log.info("no");
+    log.warn("yes");
     return 0;
   });
   REQUIRE(child.finish() == 0);
@@ -70,8 +72,8 @@ TEST_CASE("ADVERB_LOG wins over the policy, and a wrong value is said", "[observ
   Sandbox box;
   setenv("ADVERB_LOG", "debug", 1);
   Child verbose([](Child&) {
-    log_open(LogLevel::off);
-    log_debug("d");
+    process.log.open(LogLevel::off);
+    process.log.debug("d");
     return 0;
   });
   verbose.finish();
@@ -79,7 +81,7 @@ TEST_CASE("ADVERB_LOG wins over the policy, and a wrong value is said", "[observ
 
   setenv("ADVERB_LOG", "loud", 1);
   Child wrong([](Child&) {
-    log_open(LogLevel::warn);
+    process.log.open(LogLevel::warn);
     return 0;
   });
   wrong.finish();
@@ -90,10 +92,10 @@ TEST_CASE("a log file is appended to and its name knows the process", "[observe]
   Sandbox box;
   setenv("ADVERB_LOG_FILE", box.file("log.%p").c_str(), 1);
   Child child([](Child&) {
-    log_open(LogLevel::info, "/nonexistent/ignored");
-    log_info("one");
-    log_open(LogLevel::info);
-    log_info("two");
+    process.log.open(LogLevel::info, "/nonexistent/ignored");
+    process.log.info("one");
+    process.log.open(LogLevel::info);
+    process.log.info("two");
     return 0;
   });
   const std::string path = box.file("log." + std::to_string(child.pid()));
@@ -107,8 +109,8 @@ TEST_CASE("a log file is appended to and its name knows the process", "[observe]
 TEST_CASE("a log file that cannot be opened is said on stderr", "[observe]") {
   Sandbox box;
   Child child([&box](Child&) {
-    log_open(LogLevel::info, box.file("absent/log"));
-    log_info("still heard");
+    process.log.open(LogLevel::info, box.file("absent/log"));
+    process.log.info("still heard");
     return 0;
   });
   child.finish();
@@ -119,15 +121,15 @@ TEST_CASE("a log file that cannot be opened is said on stderr", "[observe]") {
 TEST_CASE("a descriptor number the program took over is never written to", "[observe]") {
   Sandbox box;
   Child child([&box](Child&) {
-    log_open(LogLevel::info, box.file("log"));
-    log_info("before");
+    process.log.open(LogLevel::info, box.file("log"));
+    process.log.info("before");
     for (int fd = 3; fd < 64; ++fd)
       close(fd);
     const int mine = open(box.file("data").c_str(), O_CREAT | O_RDWR, 0600);
     for (int fd = mine + 1; fd < 64; ++fd)
       dup2(mine, fd);
-    log_info("after");
-    return value(Counter::log_dropped) == 1 ? 0 : 1;
+    process.log.info("after");
+    return process.counters.value(Counter::log_dropped) == 1 ? 0 : 1;
   });
   CHECK(child.finish() == 0);
   CHECK(slurp(box.file("data")).empty());
@@ -137,13 +139,13 @@ TEST_CASE("a descriptor number the program took over is never written to", "[obs
 TEST_CASE("a fork child is silent until it opens its log again", "[observe]") {
   Sandbox box;
   Child child([](Child&) {
-    log_open(LogLevel::info);
-    log_info("parent");
+    process.log.open(LogLevel::info);
+    process.log.info("parent");
     const pid_t pid = fork();
     if (pid == 0) {
-      log_error("silent");
-      log_open(LogLevel::info);
-      log_info("child");
+      process.log.error("silent");
+      process.log.open(LogLevel::info);
+      process.log.info("child");
       exit(0);
     }
     waitpid(pid, nullptr, 0);
@@ -158,22 +160,22 @@ TEST_CASE("a fork child is silent until it opens its log again", "[observe]") {
 TEST_CASE("forking while other threads log never hangs the child", "[observe]") {
   Sandbox box;
   Child child([&box](Child&) {
-    log_open(LogLevel::info, box.file("log"));
+    process.log.open(LogLevel::info, box.file("log"));
     std::atomic<bool> stop{false};
     std::vector<std::thread> threads;
     for (int i = 0; i < 3; ++i)
       threads.emplace_back([&stop] {
         while (!stop)
-          log_info("busy");
+          process.log.info("busy");
       });
     int bad = 0;
     for (int i = 0; i < 100; ++i) {
       const pid_t pid = fork();
       if (pid == 0) {
         alarm(20); // a hang dies here and is seen by the parent
-        log_open(LogLevel::info, "");
-        log_open(LogLevel::info, box.file("log"));
-        log_info("child");
+        process.log.open(LogLevel::info, "");
+        process.log.open(LogLevel::info, box.file("log"));
+        process.log.info("child");
         _exit(0);
       }
       int status = 0;
@@ -196,13 +198,15 @@ TEST_CASE("a reader that went away does not kill the program", "[observe]") {
     dup2(ends[1], STDERR_FILENO);
     close(ends[0]);
     close(ends[1]);
-    log_open(LogLevel::info);
+    process.log.open(LogLevel::info);
     errno = 1234;
-    log_info("into nothing");
+    process.log.info("into nothing");
     sigset_t pending;
     sigpending(&pending);
-    return errno == 1234 && !sigismember(&pending, SIGPIPE) && value(Counter::log_dropped) == 1 ? 0
-                                                                                                : 1;
+    return errno == 1234 && !sigismember(&pending, SIGPIPE) &&
+                   process.counters.value(Counter::log_dropped) == 1
+               ? 0
+               : 1;
   });
   CHECK(child.finish() == 0);
 }
@@ -210,7 +214,8 @@ TEST_CASE("a reader that went away does not kill the program", "[observe]") {
 TEST_CASE("long lines are cut, not lost", "[observe]") {
   Sandbox box;
   Child child([](Child&) {
-    log_warn("{}", std::string(5000, 'x'));
+    Log log(process.counters, process.clock);
+    log.warn("{}", std::string(5000, 'x'));
     return 0;
   });
   REQUIRE(child.finish() == 0);
@@ -223,14 +228,17 @@ TEST_CASE("log_once says a thing once and a thousand keys do not break it", "[ob
   Child child([](Child&) {
     int said = 0;
     for (int i = 0; i < 3; ++i)
-      said += log_once("peer 1 is stock");
-    said += log_once("peer 2 is stock");
+      said += process.log.once("peer 1 is stock");
+    said += process.log.once("peer 2 is stock");
     if (said != 2)
       return 1;
     int fresh = 0;
     for (int i = 0; i < 1000; ++i)
-      fresh += log_once("key " + std::to_string(i));
-    return fresh == 510 && value(Counter::log_dropped) == 490 && !log_once("key 3") ? 0 : 2;
+      fresh += process.log.once("key " + std::to_string(i));
+    return fresh == 510 && process.counters.value(Counter::log_dropped) == 490 &&
+                   !process.log.once("key 3")
+               ? 0
+               : 2;
   });
   CHECK(child.finish() == 0);
 }
@@ -238,11 +246,13 @@ TEST_CASE("log_once says a thing once and a thousand keys do not break it", "[ob
 TEST_CASE("log_every holds back repeats and counts them", "[observe]") {
   Sandbox box;
   Child child([](Child&) {
-    const bool first = log_every("naks", 3600);
-    const bool second = log_every("naks", 3600);
-    const bool other = log_every("retries", 3600);
-    const bool always = log_every("tick", 0) && log_every("tick", 0);
-    return first && !second && other && always && value(Counter::log_dropped) == 1 ? 0 : 1;
+    const bool first = process.log.every("naks", 3600);
+    const bool second = process.log.every("naks", 3600);
+    const bool other = process.log.every("retries", 3600);
+    const bool always = process.log.every("tick", 0) && process.log.every("tick", 0);
+    return first && !second && other && always && process.counters.value(Counter::log_dropped) == 1
+               ? 0
+               : 1;
   });
   CHECK(child.finish() == 0);
 }
@@ -250,9 +260,9 @@ TEST_CASE("log_every holds back repeats and counts them", "[observe]") {
 TEST_CASE("the start line names library, policy, provider and devices, once", "[observe]") {
   Sandbox box;
   Child child([](Child&) {
-    log_open(LogLevel::info);
-    start({"/lib/libadverb.so", "profile unpinned", "rxe", "rxe0 rxe1"});
-    start({"/lib/libadverb.so", "profile unpinned", "rxe", "rxe0 rxe1"});
+    process.log.open(LogLevel::info);
+    process.page.start({"/lib/libadverb.so", "profile unpinned", "rxe", "rxe0 rxe1"});
+    process.page.start({"/lib/libadverb.so", "profile unpinned", "rxe", "rxe0 rxe1"});
     return 0;
   });
   const std::string prefix = "adverb[" + std::to_string(child.pid()) + "] info: ";

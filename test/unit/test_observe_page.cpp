@@ -18,6 +18,7 @@
 
 using namespace adverb::observe;
 using observe_test::Child;
+using observe_test::process;
 using observe_test::Sandbox;
 using observe_test::slurp;
 
@@ -47,18 +48,18 @@ uint64_t get(const Snapshot& s, Counter c) {
 TEST_CASE("another process reads the counters while they grow", "[observe]") {
   Sandbox box;
   Child child([](Child& self) {
-    count(Counter::regions_unpinned, 3); // before the page exists
-    label_rule(1, "big regions");
-    start(kIdentity);
-    count(Counter::regions_unpinned, 4);
-    gauge_add(Gauge::pinned_bytes, 4096);
-    gauge_add(Gauge::pinned_bytes, -8192);
-    count_rule(1);
-    add_device("rxe1");
-    add_device("rxe0");
+    process.counters.count(Counter::regions_unpinned, 3); // before the page exists
+    process.page.label_rule(1, "big regions");
+    process.page.start(kIdentity);
+    process.counters.count(Counter::regions_unpinned, 4);
+    process.counters.gauge_add(Gauge::pinned_bytes, 4096);
+    process.counters.gauge_add(Gauge::pinned_bytes, -8192);
+    process.counters.count_rule(1);
+    process.page.add_device("rxe1");
+    process.page.add_device("rxe0");
     self.tell();
     self.wait_parent();
-    count(Counter::regions_unpinned);
+    process.counters.count(Counter::regions_unpinned);
     self.tell();
     self.wait_parent();
     return 0;
@@ -98,16 +99,15 @@ TEST_CASE("concurrent counts are all there", "[observe]") {
     for (int t = 0; t < 4; ++t)
       threads.emplace_back([t] {
         for (int i = 0; i < 20000; ++i) {
-          count(Counter::kicks);
+          process.counters.count(Counter::kicks);
           if (i == 500 * t)
-            start(kIdentity);
+            process.page.start(kIdentity);
         }
       });
     for (auto& thread : threads)
       thread.join();
-    detail::tally.load(); // the page's
-    const uint64_t late = detail::private_page.tally.counters[size_t(Counter::kicks)].load();
-    return value(Counter::kicks) + late == 80000 ? 0 : 1;
+    process.counters.gather(); // what raced with the change of page
+    return process.counters.value(Counter::kicks) == 80000 ? 0 : 1;
   });
   CHECK(child.finish() == 0);
 }
@@ -115,7 +115,7 @@ TEST_CASE("concurrent counts are all there", "[observe]") {
 TEST_CASE("a page of another layout is refused with both versions named", "[observe]") {
   Sandbox box;
   Child child([](Child& self) {
-    start(kIdentity);
+    process.page.start(kIdentity);
     self.tell();
     self.wait_parent();
     return 0;
@@ -149,7 +149,7 @@ TEST_CASE("what is no page is refused, whatever it holds", "[observe]") {
 TEST_CASE("a killed process leaves a page that the next one removes", "[observe]") {
   Sandbox box;
   Child killed([](Child& self) {
-    start(kIdentity);
+    process.page.start(kIdentity);
     self.tell();
     self.wait_parent();
     return 0;
@@ -161,7 +161,7 @@ TEST_CASE("a killed process leaves a page that the next one removes", "[observe]
   CHECK_FALSE(pages_in(box)[0].live);
 
   Child next([](Child& self) {
-    start(kIdentity);
+    process.page.start(kIdentity);
     self.tell();
     self.wait_parent();
     return 0;
@@ -175,7 +175,7 @@ TEST_CASE("a killed process leaves a page that the next one removes", "[observe]
 TEST_CASE("an exec'ed successor without adverb makes the page stale", "[observe]") {
   Sandbox box;
   Child child([](Child& self) {
-    start(kIdentity);
+    process.page.start(kIdentity);
     fcntl(STDERR_FILENO, F_SETFD, 0);
     // The shell tells the parent through stderr that the exec has happened.
     self.tell();
@@ -199,7 +199,7 @@ TEST_CASE("an exec'ed successor without adverb makes the page stale", "[observe]
 TEST_CASE("pages of live processes and other users' files survive the sweep", "[observe]") {
   Sandbox box;
   Child child([](Child& self) {
-    start(kIdentity);
+    process.page.start(kIdentity);
     self.tell();
     self.wait_parent();
     return 0;
@@ -229,17 +229,17 @@ TEST_CASE("page names parse only as they are written", "[observe]") {
 TEST_CASE("a fork child counts on a page of its own", "[observe]") {
   Sandbox box;
   Child parent([&box](Child& self) {
-    start(kIdentity);
-    count(Counter::kicks, 10);
+    process.page.start(kIdentity);
+    process.counters.count(Counter::kicks, 10);
     const pid_t child = fork();
     if (child == 0) {
-      if (value(Counter::kicks) != 0)
+      if (process.counters.value(Counter::kicks) != 0)
         exit(2);
-      count(Counter::kicks, 5); // before its page exists
+      process.counters.count(Counter::kicks, 5); // before its page exists
       if (box.files() != 1)
         exit(3);
-      start(kIdentity);
-      count(Counter::kicks, 1);
+      process.page.start(kIdentity);
+      process.counters.count(Counter::kicks, 1);
       self.tell();
       self.wait_parent();
       exit(0);
@@ -247,7 +247,7 @@ TEST_CASE("a fork child counts on a page of its own", "[observe]") {
     int status = 0;
     waitpid(child, &status, 0);
     // The child's end must leave the parent's page.
-    if (status != 0 || box.files() != 1 || value(Counter::kicks) != 10)
+    if (status != 0 || box.files() != 1 || process.counters.value(Counter::kicks) != 10)
       return 1;
     return 0;
   });
@@ -270,7 +270,7 @@ TEST_CASE("a fork child that never uses verbs leaves nothing and touches nothing
   Sandbox box;
   setenv("ADVERB_STATS_FILE", box.file("stats").c_str(), 1);
   Child parent([&box](Child&) {
-    start(kIdentity);
+    process.page.start(kIdentity);
     const pid_t child = fork();
     if (child == 0)
       exit(0);
@@ -288,9 +288,9 @@ TEST_CASE("a directory without room costs the page, not the program", "[observe]
     signal(SIGXFSZ, SIG_IGN);
     const rlimit none{0, 0};
     setrlimit(RLIMIT_FSIZE, &none);
-    start(kIdentity);
-    count(Counter::kicks, 2);
-    return value(Counter::kicks) == 2 ? 0 : 1;
+    process.page.start(kIdentity);
+    process.counters.count(Counter::kicks, 2);
+    return process.counters.value(Counter::kicks) == 2 ? 0 : 1;
   });
   CHECK(child.finish() == 0);
   CHECK(box.files() == 0);

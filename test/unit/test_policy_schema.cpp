@@ -3,6 +3,8 @@
 // and defaults, and what adverb brings along obeys it.
 #include "catch.h"
 
+#include "policy/backends.h"
+#include "policy/compile.h"
 #include "policy/embedded.h"
 #include "policy/format.h"
 #include "policy/rule.h"
@@ -119,6 +121,33 @@ TEST_CASE("the defaults of the schema are those of the code") {
   CHECK(document.log.level == LogLevel::warn);
 }
 
+TEST_CASE("the schema's file names the backends there are, in its words and to people") {
+  const Json file = Json::parse(embedded_schema);
+  const Json& part = file["definitions"]["rule"]["properties"]["register"];
+  CHECK(part["enum"] == Json(backend_names()));
+  CHECK(part["description"] == describe_backends()); // and so the man page
+  for (const Json& later : part["x-later"])
+    CHECK(find_backend(later.get<std::string>()) == nullptr);
+  // The first row stands for what a device does by itself.
+  CHECK_FALSE(stock_backend().unpins);
+  CHECK_FALSE(stock_backend().lends);
+}
+
+TEST_CASE("a word that names no backend is an error that lists those there are, never a default") {
+  for (const char* word : {"none ", "None", "pin", "", "x"}) {
+    INFO(word);
+    const Json document = {{"version", 1}, {"rules", Json::array({{{"register", word}}})}};
+    const Loaded loaded = load_text(document.dump(), "f", "/p");
+    CHECK_FALSE(loaded);
+    REQUIRE(loaded.errors.size() == 1);
+    CHECK(loaded.errors[0].reason.find("\"pinned\" or \"none\"") != std::string::npos);
+    std::vector<Error> errors; // even if a schema let it pass
+    compile(document, "f", errors);
+    REQUIRE(errors.size() == 1);
+    CHECK(errors[0].remedy == "use \"pinned\" or \"none\"");
+  }
+}
+
 TEST_CASE("every embedded profile is valid, described and commented") {
   for (std::string_view name : profile_names()) {
     INFO(name);
@@ -137,21 +166,21 @@ TEST_CASE("the shipped default unpins local-only regions and no other") {
   const Loaded loaded = load_text(embedded_default, "built-in default", "/usr/bin/prog");
   REQUIRE(loaded);
   const Policy& policy = *loaded.policy;
-  CHECK(policy.region({"d", 1u << 20, 1}) == Backend::none);
+  CHECK(policy.region({"d", 1u << 20, 1}).name == "none");
   for (unsigned access : {2u, 4u, 8u, 15u})
-    CHECK(policy.region({"d", 1u << 20, access}) == Backend::pinned);
+    CHECK(policy.region({"d", 1u << 20, access}).name == "pinned");
   CHECK(policy.peers({"d", 2}) == Peers::automatic);
 }
 
 TEST_CASE("the profile unpinned pins nothing, off changes nothing, local-only asks nobody") {
   const auto unpinned = load_profile("unpinned", "/p");
   for (unsigned access : {0u, 1u, 2u, 4u, 8u, 15u})
-    CHECK(unpinned.policy->region({"d", 1, access}) == Backend::none);
+    CHECK(unpinned.policy->region({"d", 1, access}).name == "none");
   CHECK(load_profile("off", "/p").policy->idle());
   const auto local = load_profile("local-only", "/p");
   CHECK(local.policy->peers({"d", 2}) == Peers::none);
-  CHECK(local.policy->region({"d", 1, 1}) == Backend::none);
-  CHECK(local.policy->region({"d", 1, 2}) == Backend::pinned);
+  CHECK(local.policy->region({"d", 1, 1}).name == "none");
+  CHECK(local.policy->region({"d", 1, 2}).name == "pinned");
 }
 
 TEST_CASE("sizes, ranges and addresses read back as they are written") {

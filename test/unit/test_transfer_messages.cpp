@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // What a peer sends is not believed: the parsers of the unload path.
 #include "catch.h"
+#include "transfer/handler.h"
 #include "transfer/messages.h"
 
 #include <random>
@@ -28,9 +29,18 @@ RequestHeader write_of(uint64_t start, uint64_t total, uint64_t at, uint32_t len
   return h;
 }
 
+const Handlers handlers(handler_list());
+
+// As the responder takes a request: well-formed, of a kind it has, and of the kind's shape.
+std::optional<Parsed<RequestHeader>> take(std::span<const std::byte> bytes) {
+  const auto parsed = parse_request(bytes);
+  const HandlerRow* row = parsed ? handlers.find(parsed->header.kind) : nullptr;
+  return row != nullptr && fits(*parsed, row->shape) ? parsed : std::nullopt;
+}
+
 bool accepted(const RequestHeader& h) {
   const bool carries = h.kind == static_cast<uint8_t>(Kind::write);
-  return parse_request(frame(h, carries ? h.length : 0)).has_value();
+  return take(frame(h, carries ? h.length : 0)).has_value();
 }
 
 } // namespace
@@ -49,18 +59,18 @@ TEST_CASE("a part that leaves its work request is refused, wrap or not") {
 
 TEST_CASE("a request is as long as it says, and only a WRITE carries bytes") {
   const auto h = write_of(1000, 100, 1000, 50);
-  CHECK(parse_request(frame(h, 50)));
-  CHECK_FALSE(parse_request(frame(h, 49)));
-  CHECK_FALSE(parse_request(frame(h, 51)));
+  CHECK(take(frame(h, 50)));
+  CHECK_FALSE(take(frame(h, 49)));
+  CHECK_FALSE(take(frame(h, 51)));
   for (const Kind kind : {Kind::read, Kind::query, Kind::grant, Kind::release}) {
     auto other = h;
     other.kind = static_cast<uint8_t>(kind);
-    CHECK(parse_request(frame(other, 0)));
-    CHECK_FALSE(parse_request(frame(other, 50)));
+    CHECK(take(frame(other, 0)));
+    CHECK_FALSE(take(frame(other, 50)));
   }
   const auto whole = frame(h, 0);
   for (size_t cut = 0; cut < sizeof h; ++cut)
-    CHECK_FALSE(parse_request(std::span(whole).first(cut)));
+    CHECK_FALSE(take(std::span(whole).first(cut)));
 }
 
 TEST_CASE("unknown kinds, statuses, flags and reserved bits are refused") {
@@ -84,7 +94,7 @@ TEST_CASE("unknown kinds, statuses, flags and reserved bits are refused") {
   CHECK(parse_reply(frame(r, 10)));
   CHECK_FALSE(parse_reply(frame(r, 9)));
   CHECK_FALSE(parse_reply(frame(r, 11)));
-  r.status = static_cast<uint8_t>(Status::fault) + 1;
+  r.status = static_cast<uint8_t>(Status::unsupported) + 1;
   CHECK_FALSE(parse_reply(frame(r, 10)));
 }
 
@@ -108,7 +118,7 @@ TEST_CASE("no mutation makes the parsers accept what leaves the request or the m
       bytes[random() % bytes.size()] = static_cast<std::byte>(random());
     if (random() % 8 == 0)
       bytes.resize(random() % (bytes.size() + 8));
-    if (const auto p = parse_request(bytes)) {
+    if (const auto p = take(bytes)) {
       ++taken;
       const auto& r = p->header;
       REQUIRE(p->payload.size() + sizeof r == bytes.size());

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+#include "link/companion.h"
+#include "link/device.h"
+#include "link/receive_pool.h"
+#include "link/service.h"
+#include "observe/counters.h"
+#include "observe/log.h"
+#include "provider/real.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <sys/mman.h>
+#include <sys/random.h>
+
+namespace adverb::link {
+namespace {
+
+constexpr uint32_t beside = 1;   // messages outside the credits
+constexpr int retire_polls = 64; // more than a full CQ takes
+
+} // namespace
+
+Companion::Companion(std::shared_ptr<Device> device, Role role, std::shared_ptr<Protocol> protocol)
+    : Channel(*device, role), device_(std::move(device)), protocol_(std::move(protocol)) {}
+
+std::shared_ptr<Companion> Companion::create(std::shared_ptr<Device> device, Role role,
+                                             std::shared_ptr<Protocol> protocol, uint32_t credits) {
+  const provider::Inside inside;
+  const auto& real = provider::real();
+  std::shared_ptr<Companion> c(new Companion(std::move(device), role, std::move(protocol)),
+                               &Companion::retire);
+  Device& d = *c->device_;
+  const Protocol::Size size = c->protocol_->size(d.budget());
+  c->message_max_ = c->stride_ = size.message;
+  c->credits_ = std::min(credits, d.credits_to_give(size));
+  c->version_ = c->protocol_->version();
+  c->receives_ = d.receive_pool(size.message);
+  if (c->receives_ == nullptr)
+    return nullptr;
+  const uint32_t sends = c->credits_ + beside;
+  c->bytes_ = sends * c->stride_;
+  void* memory =
+      mmap(nullptr, c->bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED)
+    return nullptr;
+  c->memory_ = static_cast<std::byte*>(memory);
+  madvise(memory, c->bytes_, MADV_DONTFORK);
+  c->mr_ = real.ibv_reg_mr(d.pd_, memory, c->bytes_, IBV_ACCESS_LOCAL_WRITE);
+  if (c->mr_ == nullptr)
+    return nullptr;
+  d.used_ += c->bytes_;
+  observe::gauge_add(observe::Gauge::pinned_bytes, static_cast<int64_t>(c->bytes_));
+  c->free_.reserve(sends);
+  for (uint32_t i = sends; i-- > 0;)
+    c->free_.push_back(i);
+
+  ibv_qp_init_attr init{};
+  init.send_cq = d.cq_;
+  init.recv_cq = d.cq_;
+  init.srq = c->receives_->srq();
+  init.qp_type = IBV_QPT_RC;
+  init.sq_sig_all = 1;
+  init.cap.max_send_wr = sends;
+  init.cap.max_send_sge = 1;
+  c->qp_ = real.ibv_create_qp(d.pd_, &init);
+  if (c->qp_ == nullptr || !c->receives_->add(sends))
+    return nullptr;
+  c->slots_posted_ = sends;
+  uint32_t random = 0;
+  if (getrandom(&random, sizeof random, 0) == sizeof random)
+    c->psn_ = random & 0xFFFFFF;
+  d.add(c.get());
+  observe::count(observe::Counter::companions);
+  return c;
+}
+
+// The last owner may hold any lock, and completions of this queue pair may still be in the CQ: its
+// number can be another channel's the moment it is destroyed. So it is destroyed on the service
+// thread, after the CQ has been emptied with nobody else polling.
+void Companion::retire(Companion* companion) {
+  companion->down_ = true;
+  Service::get().run([companion] {
+    const std::shared_ptr<Device> device = companion->device_;
+    const std::lock_guard hold(device->lock());
+    device->remove(companion);
+    companion->stop();
+    for (int round = 0; round < retire_polls && device->poll(); ++round) {
+    }
+    delete companion;
+  });
+}
+
+// Everything outstanding completes, in error.
+void Companion::stop() noexcept {
+  if (qp_ == nullptr)
+    return;
+  const provider::Inside inside;
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_ERR;
+  provider::real().ibv_modify_qp(qp_, &attr, IBV_QP_STATE);
+}
+
+Companion::~Companion() {
+  const provider::Inside inside;
+  const auto& real = provider::real();
+  if (qp_ != nullptr)
+    real.ibv_destroy_qp(qp_);
+  if (mr_ != nullptr) {
+    real.ibv_dereg_mr(mr_);
+    device_->used_ -= bytes_;
+    observe::gauge_add(observe::Gauge::pinned_bytes, -static_cast<int64_t>(bytes_));
+  }
+  if (memory_ != nullptr)
+    munmap(memory_, bytes_);
+  if (receives_ != nullptr)
+    receives_->spare(slots_posted_);
+}
+
+int Companion::connect(const ibv_ah_attr& ah, ibv_mtu mtu, const Remote& remote,
+                       std::vector<std::byte> nonce, std::function<void(bool)> proven) {
+  const provider::Inside inside;
+  const auto& real = provider::real();
+  // Any thread may poll the first message the moment the queue pair is up.
+  const std::lock_guard hold(device_->lock());
+  credits_ = std::min(credits_, remote.credits);
+  message_max_ = std::min(message_max_, remote.message_max);
+  version_ = std::min(version_, remote.version);
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_INIT;
+  attr.port_num = ah.port_num;
+  int rc = real.ibv_modify_qp(qp_, &attr,
+                              IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+  attr.qp_state = IBV_QPS_RTR;
+  attr.ah_attr = ah;
+  attr.path_mtu = mtu;
+  attr.dest_qp_num = remote.qpn;
+  attr.rq_psn = remote.psn;
+  attr.max_dest_rd_atomic = 1;
+  attr.min_rnr_timer = 1;
+  if (rc == 0)
+    rc = real.ibv_modify_qp(qp_, &attr,
+                            IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+                                IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+  attr.qp_state = IBV_QPS_RTS;
+  attr.sq_psn = psn_;
+  attr.timeout = 14;
+  attr.retry_cnt = 7;
+  attr.rnr_retry = 7;
+  attr.max_rd_atomic = 1;
+  if (rc == 0)
+    rc = real.ibv_modify_qp(qp_, &attr,
+                            IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                                IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
+  if (rc == 0) {
+    nonce_ = std::move(nonce);
+    on_proof_ = std::move(proven);
+  }
+  return rc;
+}
+
+void Companion::send_proof(std::span<const std::byte> nonce) {
+  if (std::byte* message = acquire()) {
+    memcpy(message, nonce.data(), nonce.size());
+    send(message, nonce.size());
+  }
+}
+
+uint32_t Companion::index_of(const std::byte* message) const noexcept {
+  return static_cast<uint32_t>(static_cast<size_t>(message - memory_) / stride_);
+}
+
+std::byte* Companion::acquire() noexcept {
+  const std::lock_guard hold(lock_);
+  if (free_.empty() || down_) {
+    starved_ = true;
+    return nullptr;
+  }
+  const uint32_t index = free_.back();
+  free_.pop_back();
+  return memory_ + index * stride_;
+}
+
+void Companion::abandon(std::byte* message) noexcept {
+  const std::lock_guard hold(lock_);
+  free_.push_back(index_of(message));
+}
+
+void Companion::send(std::byte* message, size_t bytes) noexcept {
+  ibv_sge sge{reinterpret_cast<uintptr_t>(message), static_cast<uint32_t>(bytes), mr_->lkey};
+  ibv_send_wr wr{};
+  wr.wr_id = index_of(message);
+  wr.sg_list = &sge;
+  wr.num_sge = 1;
+  wr.opcode = IBV_WR_SEND;
+  wr.send_flags = IBV_SEND_SIGNALED;
+  ibv_send_wr* bad = nullptr;
+  // One sender at a time: order of messages is order of requests.
+  const std::lock_guard hold(lock_);
+  const provider::Inside inside;
+  if (down_ || device_->context_->ops.post_send(qp_, &wr, &bad) != 0) {
+    free_.push_back(static_cast<uint32_t>(wr.wr_id));
+    close();
+  }
+}
+
+void Companion::on_sent(uint64_t index, bool ok) {
+  assert(device_->lock().held());
+  bool tell = false;
+  {
+    const std::lock_guard hold(lock_);
+    free_.push_back(static_cast<uint32_t>(index));
+    tell = starved_ && ok;
+    starved_ = starved_ && !ok;
+  }
+  if (!ok)
+    close();
+  else if (tell && user())
+    user()->on_tx_free();
+}
+
+void Companion::on_received(RxBuffer message) {
+  assert(device_->lock().held());
+  if (finished_)
+    return;
+  if (!proven_) {
+    const auto bytes = message.bytes();
+    proven_ =
+        !nonce_.empty() && std::equal(bytes.begin(), bytes.end(), nonce_.begin(), nonce_.end());
+    if (!proven_) {
+      observe::count(observe::Counter::auth_failures);
+      observe::log_warn("a peer could not prove that it owns the queue pair it spoke for");
+    }
+    if (proven_)
+      opened(*protocol_);
+    if (auto tell = std::move(on_proof_))
+      tell(proven_);
+    if (!proven_)
+      close();
+    return;
+  }
+  if (user())
+    user()->on_message(std::move(message));
+}
+
+// May be called with any lock held, so what follows happens on the service thread.
+void Companion::close() noexcept {
+  if (down_.exchange(true))
+    return;
+  Service::get().run([self = std::static_pointer_cast<Companion>(shared_from_this())] {
+    const std::lock_guard hold(self->device_->lock());
+    self->finish();
+  });
+}
+
+void Companion::finish() {
+  assert(device_->lock().held());
+  if (finished_)
+    return;
+  finished_ = true;
+  stop(); // nothing the peer still sends lands any more
+  if (auto tell = std::move(on_proof_))
+    tell(false);
+  ended();
+}
+
+} // namespace adverb::link

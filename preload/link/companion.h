@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// A channel over a companion queue pair: adverb's own, on the path of the program's queue pairs and
+// shared by all of them on that path.
+#pragma once
+
+#include "link/channel.h"
+
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include <infiniband/verbs.h>
+
+namespace adverb::link {
+
+class Device;
+class ReceivePool;
+
+class Companion final : public Channel {
+public:
+  // Creates the queue pair and its buffers; nullptr and errno when the device cannot. `credits` at
+  // most.
+  static std::shared_ptr<Companion> create(std::shared_ptr<Device> device, Role role,
+                                           std::shared_ptr<Protocol> protocol, uint32_t credits);
+
+  // What the peer's end said of itself over the control connection.
+  struct Remote {
+    uint32_t qpn;
+    uint32_t psn;
+    uint32_t credits;
+    size_t message_max;
+    uint8_t version;
+  };
+  // Connects: the path is the program's own. The first message each way proves that both ends of
+  // the control connection are the ends of the queue pair too: the peer's must be `nonce`, and
+  // `proven` is called once, under the progress lock on any thread, when it has come or the link is
+  // over; never after an error. Not with the progress lock held. errno value.
+  int connect(const ibv_ah_attr& ah, ibv_mtu mtu, const Remote& remote,
+              std::vector<std::byte> nonce, std::function<void(bool)> proven);
+  void send_proof(std::span<const std::byte> nonce);
+  uint32_t qpn() const noexcept { return qp_->qp_num; }
+  uint32_t psn() const noexcept { return psn_; }
+
+  std::byte* acquire() noexcept override;
+  void send(std::byte* message, size_t bytes) noexcept override;
+  void abandon(std::byte* message) noexcept override;
+  void close() noexcept override;
+
+private:
+  friend class Device;
+  Companion(std::shared_ptr<Device> device, Role role, std::shared_ptr<Protocol> protocol);
+  ~Companion() override;
+  static void retire(Companion* companion);
+  void stop() noexcept;
+  uint32_t index_of(const std::byte* message) const noexcept;
+  // Under the progress lock.
+  void on_received(RxBuffer message);
+  void on_sent(uint64_t index, bool ok);
+  void finish();
+
+  const std::shared_ptr<Device> device_;
+  const std::shared_ptr<Protocol> protocol_;
+  ReceivePool* receives_ = nullptr;
+  ibv_qp* qp_ = nullptr;
+  ibv_mr* mr_ = nullptr;
+  std::byte* memory_ = nullptr;
+  size_t bytes_ = 0;
+  size_t stride_ = 0; // from buffer to buffer, of which the peer may understand less
+  uint32_t psn_ = 0;
+  uint32_t slots_posted_ = 0;
+  std::mutex lock_; // leaf
+  std::vector<uint32_t> free_;
+  bool starved_ = false;
+  bool finished_ = false; // this and what follows: progress lock
+  bool proven_ = false;
+  std::vector<std::byte> nonce_;
+  std::function<void(bool)> on_proof_;
+};
+
+} // namespace adverb::link

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// Under what messages are taken: one lock a device, held while handlers run.
+#pragma once
+
+#include <atomic>
+#include <cassert>
+#include <mutex>
+#include <thread>
+
+namespace adverb::link {
+
+// A mutex whose try_lock() lets those pass that wait: threads that poll in a loop would else keep
+// it among themselves, and who waits here holds up timers and peers.
+class ProgressLock {
+public:
+  void lock() {
+    waiting_.fetch_add(1, std::memory_order_relaxed);
+    mutex_.lock();
+    waiting_.fetch_sub(1, std::memory_order_relaxed);
+    owner_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  }
+  bool try_lock() {
+    if (waiting_.load(std::memory_order_relaxed) != 0 || !mutex_.try_lock())
+      return false;
+    owner_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+    return true;
+  }
+  void unlock() {
+    owner_.store({}, std::memory_order_relaxed);
+    mutex_.unlock();
+  }
+  // By this thread.
+  bool held() const noexcept {
+    return owner_.load(std::memory_order_relaxed) == std::this_thread::get_id();
+  }
+
+private:
+  std::mutex mutex_;
+  std::atomic<int> waiting_{0};
+  std::atomic<std::thread::id> owner_{};
+};
+
+// What the channels of one device have in common for who uses them.
+class Progress {
+public:
+  Progress() = default;
+  virtual ~Progress() = default;
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  // Takes what has arrived and runs its handlers unless another thread does; true if anything was
+  // there.
+  virtual bool progress() = 0;
+
+  // Held while handlers run. Taking it once means that nothing that ran before still does.
+  ProgressLock& lock() noexcept { return lock_; }
+  void barrier() {
+    assert(!lock_.held());
+    const std::lock_guard wait(lock_);
+  }
+
+protected:
+  ProgressLock lock_;
+};
+
+} // namespace adverb::link

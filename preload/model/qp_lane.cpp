@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+#include "model/qp_lane.h"
+#include "steering/opcode.h"
+
+#include <algorithm>
+
+namespace adverb::model {
+
+using steering::Event;
+using steering::Request;
+using steering::Stage;
+
+namespace {
+constexpr size_t batch_max = 16; // more than that is several doorbells
+}
+
+QpLane::QpLane(Device& device, steering::Ring& ring)
+    : device_(device), ring_(ring), chain_(std::min(batch_max, ring.capacity())),
+      elements_(chain_.size() * ring.sges()) {}
+
+std::span<ibv_sge> QpLane::room() {
+  return {&elements_[used_ * ring_.sges()], ring_.sges()};
+}
+
+void QpLane::post(Request& r, const ibv_send_wr& wr, uint32_t elements,
+                  steering::LaneOwner& owner) {
+  if (used_ == 0)
+    last_before_batch_ = last_;
+  ibv_send_wr& mine = chain_[used_];
+  mine = wr;
+  mine.wr_id = r.seq;
+  mine.next = nullptr;
+  mine.sg_list = &elements_[used_ * ring_.sges()];
+  mine.num_sge = static_cast<int>(elements);
+  if (used_ != 0)
+    chain_[used_ - 1].next = &mine;
+  ++used_;
+  r.become(Event::posted);
+  r.owner = &owner;
+  took(r.wr.opcode);
+  last_ = {r.seq, ring_.all_signaled() || (wr.send_flags & IBV_SEND_SIGNALED) != 0};
+  if (steering::consumes_receive(wr.opcode))
+    ++receives_;
+  if (used_ == chain_.size())
+    commit();
+}
+
+void QpLane::commit() {
+  if (used_ == 0)
+    return;
+  const size_t count = std::exchange(used_, 0);
+  ibv_send_wr* bad = nullptr;
+  const int why = device_.post_send_to_provider(chain_.data(), &bad);
+  if (why == 0) [[likely]]
+    return;
+  // Who names no request of ours has taken none.
+  const bool named = bad >= chain_.data() && bad < chain_.data() + count;
+  const size_t first = named ? static_cast<size_t>(bad - chain_.data()) : 0;
+  last_ = first == 0 ? last_before_batch_
+                     : Last{chain_[first - 1].wr_id,
+                            ring_.all_signaled() ||
+                                (chain_[first - 1].send_flags & IBV_SEND_SIGNALED) != 0};
+  if (!refusal_)
+    refusal_ = Refusal{chain_[first].wr_id, why};
+  for (size_t i = first; i < count; ++i) {
+    Request& r = ring_.at(chain_[i].wr_id);
+    r.become(Event::refused);
+    gave(r.wr.opcode);
+    if (steering::consumes_receive(chain_[i].opcode))
+      --receives_;
+    r.owner->returned(r);
+  }
+}
+
+// If the last one posted was not asked to report, a request that is will say that it is done.
+void QpLane::want_drained(const Request& next) {
+  commit();
+  wish();
+  if (!busy() || last_.signaled || marker_ == Marker::out || !device_.take_marker())
+    return;
+  ibv_send_wr wr{};
+  wr.wr_id = marker_bit | last_.seq;
+  // Of the kind that waits: the peer's queue pair allows that one, or refuses the request anyway.
+  wr.opcode = next.wr.opcode == IBV_WR_RDMA_READ ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
+  wr.send_flags = IBV_SEND_SIGNALED;
+  ibv_send_wr* bad = nullptr;
+  if (device_.post_send_to_provider(&wr, &bad) != 0) {
+    device_.marker_landed(); // no room in the send queue; an older completion will come first
+    return;
+  }
+  marker_ = Marker::out;
+}
+
+// Told in posting order, with what each way has to copy, before any later request looks at it.
+void QpLane::land_up_to(uint64_t seq) {
+  for (uint64_t s = ring_.head(); s < ring_.tail() && s <= seq; ++s) {
+    Request& r = ring_.at(s);
+    if (r.stage != Stage::posted)
+      continue;
+    r.become(Event::landed);
+    gave(r.wr.opcode);
+    r.owner->landed(r);
+  }
+}
+
+QpLane::News QpLane::on_completion(const steering::Completion& completion) {
+  const ibv_wc& wc = completion.wc;
+  const uint64_t seq = wc.wr_id & ~marker_bit;
+  if ((wc.wr_id & marker_bit) != 0) {
+    marker_ = Marker::none;
+    device_.marker_landed();
+    if (wc.status == IBV_WC_SUCCESS) {
+      land_up_to(seq);
+      return News::drained;
+    }
+    return wc.status == IBV_WC_WR_FLUSH_ERR ? News::marker_flushed : News::marker_refused;
+  }
+  if (!ring_.holds_seq(seq) || ring_.at(seq).stage != Stage::posted)
+    return News::none;
+  Request& r = ring_.at(seq);
+  r.result = completion;
+  if (wc.status == IBV_WC_SUCCESS)
+    r.result.wc.opcode = steering::completion_opcode(r.wr.opcode);
+  land_up_to(seq);
+  return News::landed;
+}
+
+void QpLane::reset() {
+  gave_all();
+  used_ = 0;
+  if (marker_ == Marker::out)
+    device_.marker_landed();
+  marker_ = Marker::none;
+  last_ = {};
+  refusal_.reset();
+  receives_ = 0;
+}
+
+} // namespace adverb::model

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// The device's lane: the program's own queue pair. Collects what the ways put on it and posts it as
+// one chain; knows from completions what is done, for RC completes in order and an unsignaled
+// request has no other sign.
+//
+// A **marker** is its one internal request: zero-length and signaled, posted when a request of
+// another lane waits for unsignaled ones. It has no wr_id of the program's, is never retired to it,
+// and its slot in the queue pair and in the CQ are reserved when they are made.
+//
+// Not thread-safe: the queue pair's lock guards it.
+#pragma once
+
+#include "steering/lane.h"
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace adverb::model {
+
+// Queue pairs post under wr_ids of adverb's: the request's sequence number, with marker_bit the
+// last one that a marker stands behind; receives carry receive_bit. (The opcode of a failed
+// completion is undefined, so it cannot tell.)
+inline constexpr uint64_t marker_bit = uint64_t{1} << 62;
+inline constexpr uint64_t receive_bit = uint64_t{1} << 63;
+
+class QpLane final : public steering::DeviceLane {
+public:
+  // The queue pair itself and its send CQ; a test's fake in their place.
+  class Device {
+  public:
+    // As ibv_post_send: errno value and the first that was not taken.
+    virtual int post_send_to_provider(ibv_send_wr* list, ibv_send_wr** bad) = 0;
+    // A marker's place in the CQ; false: another queue pair has it, this one will be asked again.
+    virtual bool take_marker() = 0;
+    virtual void marker_landed() = 0;
+    // Somebody waits for completions: see to it that they are taken even if the program does not.
+    virtual void request_drain() = 0;
+
+  protected:
+    ~Device() = default;
+  };
+
+  QpLane(Device& device, steering::Ring& ring);
+
+  std::span<ibv_sge> room() override;
+  void post(steering::Request& r, const ibv_send_wr& wr, uint32_t elements,
+            steering::LaneOwner& owner) override;
+  void commit() override;
+  void want_drained(const steering::Request& next) override;
+  uint64_t receives() const noexcept override { return receives_; }
+
+  // The first request that the provider did not take, if any since the last call: it and those
+  // behind it are queued again.
+  struct Refusal {
+    uint64_t seq;
+    int why; // errno
+  };
+  std::optional<Refusal> take_refusal() noexcept { return std::exchange(refusal_, std::nullopt); }
+  bool refused() const noexcept { return refusal_.has_value(); }
+
+  enum class News : uint8_t {
+    none,           // of an incarnation that is gone
+    drained,        // a marker came through
+    marker_flushed, // the queue pair is in error
+    marker_refused, // by the peer, as it would have refused the request that waits for it
+    landed,         // a request, and all before it
+  };
+  // A completion of the provider's. For `landed` its request's result is the completion's.
+  News on_completion(const steering::Completion& completion);
+
+  // A request waits for completions since forget_wish().
+  bool wished() const noexcept { return wished_; }
+  void wish() {
+    wished_ = true;
+    device_.request_drain();
+  }
+  void forget_wish() noexcept { wished_ = false; }
+
+  // RESET or destroy: nothing of this connection counts any more.
+  void reset();
+
+private:
+  struct Last { // posted
+    uint64_t seq = 0;
+    bool signaled = false;
+  };
+  void land_up_to(uint64_t seq);
+
+  Device& device_;
+  steering::Ring& ring_;
+  // The batch: chain and elements, bounded, and large enough for one request.
+  std::vector<ibv_send_wr> chain_;
+  std::vector<ibv_sge> elements_;
+  size_t used_ = 0;
+  Last last_;
+  Last last_before_batch_;
+  enum class Marker : uint8_t { none, out } marker_ = Marker::none;
+  bool wished_ = false;
+  std::optional<Refusal> refusal_;
+  uint64_t receives_ = 0;
+};
+
+} // namespace adverb::model

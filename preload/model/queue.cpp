@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// Issue in order, retire in order. What follows a failure is in queue_failure.cpp.
+#include "model/queue.h"
+#include "world/world.h"
+
+#include <algorithm>
+
+namespace adverb::model {
+
+// What is marked inline is called in this file alone, once or nearly: every post goes through it.
+
+using observe::Counter;
+using steering::Event;
+using steering::Fit;
+using steering::Hand;
+using steering::Request;
+using steering::Stage;
+
+Queue::Queue(Parts parts)
+    : world_(parts.world), host_(parts.host), ring_(parts.ring), elements_(parts.elements),
+      device_(parts.device), lanes_(std::move(parts.lanes)), table_(parts.ways),
+      order_(parts.order), seat_{world_, ring_, *this, elements_, device_, parts.messages},
+      ways_(table_.size()) {}
+
+Queue::~Queue() {
+  clear();
+}
+
+inline bool Queue::choose_way(Request& r) {
+  // A question that is answered at once is followed by one more look.
+  for (int looks = 0; looks < 2; ++looks) {
+    const steering::Facts facts = host_.facts(r);
+    r.epoch = facts.key.epoch;
+    const steering::Choice choice = steering::choose(facts, table_);
+    switch (choice.fit) {
+    case Fit::yes: {
+      auto& way = ways_[choice.index];
+      if (!way)
+        way = choice.row->functions.make(seat_);
+      r.row = choice.row;
+      r.way = way.get();
+      r.become(Event::chosen);
+      return true;
+    }
+    case Fit::ask_peer:
+      host_.ask_peer();
+      continue;
+    case Fit::ask_key:
+      host_.ask_key(r);
+      return false;
+    default:
+      return false;
+    }
+  }
+  return false;
+}
+
+inline bool Queue::lane_is_free(Request& r, steering::Lane& lane) {
+  // The device keeps a fence by itself, but not for bytes that are copied before it sees them.
+  if (steering::is_fenced_off(r, device_) && (&lane != &device_ || elements_.copies_out(r))) {
+    device_.want_drained(r);
+    return false;
+  }
+  for (steering::Lane* const each : lanes_)
+    if (steering::is_fenced_off(r, *each)) {
+      each->want_drained(r);
+      return false;
+    }
+  if (&lane != &device_) {
+    // What was put on the device's lane before is on its way before anything goes elsewhere.
+    device_.commit();
+    if (device_.refused())
+      return false;
+    if (steering::must_wait(r, device_, order_)) {
+      device_.want_drained(r);
+      return false;
+    }
+  }
+  for (steering::Lane* const other : lanes_)
+    if (other != &lane && steering::must_wait(r, *other, order_)) {
+      other->want_drained(r);
+      return false;
+    }
+  return true;
+}
+
+inline Queue::Step Queue::issue_by_way(Request& r, int& why) {
+  if (!lane_is_free(r, r.way->lane(r)))
+    return Step::wait;
+  const Step step = r.way->issue(r, why);
+  if (step == Step::issued)
+    world_.counters.count(r.row->carried);
+  return step;
+}
+
+inline Queue::Step Queue::issue(Request& r, int& why) {
+  if (mode_ == Mode::failed)
+    return issue_flush(r);
+  if (gate_ == Gate::paused && (r.stage == Stage::queued))
+    return Step::wait;
+  if (mode_ == Mode::replaying) {
+    device_.wish();
+    return Step::wait;
+  }
+  if (r.hand == Hand::none) {
+    if (!choose_way(r))
+      return Step::wait;
+  } else if (r.hand == Hand::way && r.stage == Stage::queued && r.epoch != host_.epoch(r)) {
+    // Chosen earlier, by what is no longer so. What has begun goes on as it was begun.
+    world_.counters.count(Counter::posts_chosen_again);
+    r.become(Event::again);
+    return Step::changed;
+  }
+  return r.hand == Hand::replay ? issue_replay(r, why) : issue_by_way(r, why);
+}
+
+// A request the provider has not taken. What the program is just posting is given back to it; of
+// what was accepted earlier its completion is the only place to say it.
+void Queue::refuse(Request& r, int why, Refused& refused, uint64_t sync) {
+  if (r.seq >= sync) {
+    ring_.truncate(r.seq);
+    refused = {r.seq, why};
+    return;
+  }
+  world_.log.error("the provider refused a request that was accepted: errno {}", why);
+  ibv_wc wc{};
+  wc.status = IBV_WC_LOC_QP_OP_ERR;
+  spoil(r, wc);
+}
+
+// The provider's answer to a batch: true when it has taken all of it.
+inline bool Queue::take_refusal(Refused& refused, uint64_t sync) {
+  if (!device_.refused()) [[likely]]
+    return true;
+  const auto refusal = device_.take_refusal();
+  next_ = std::min(next_, refusal->seq);
+  refuse(ring_.at(refusal->seq), refusal->why, refused, sync);
+  return false;
+}
+
+Queue::Refused Queue::turn(uint64_t sync) {
+  device_.forget_wish();
+  Refused refused;
+  do {
+    while (next_ < ring_.tail() && gate_ != Gate::stopped) {
+      Request& r = ring_.at(next_);
+      if (r.stage == Stage::posted || r.stage == Stage::done) {
+        ++next_;
+        continue;
+      }
+      int why = 0;
+      const Step step = issue(r, why);
+      if (!take_refusal(refused, sync) || step == Step::changed)
+        continue;
+      if (step == Step::wait)
+        break;
+      if (step == Step::refused)
+        refuse(r, why, refused, sync);
+      else
+        ++next_;
+    }
+    device_.commit();
+  } while (!take_refusal(refused, sync));
+  for (steering::Lane* const lane : lanes_)
+    lane->commit();
+  retire();
+  return refused;
+}
+
+// Completions leave in the order of the requests. `announced` is the one whose completion the
+// provider has just delivered, with its event; any other may have to wake the program.
+void Queue::retire(uint64_t announced) {
+  const bool had = !ring_.empty();
+  while (ring_.head() < next_ && ring_.at(ring_.head()).stage == Stage::done) {
+    Request& r = ring_.at(ring_.head());
+    if (r.signaled || r.result.wc.status != IBV_WC_SUCCESS) {
+      r.result.wc.wr_id = r.wr.wr_id;
+      host_.complete(r.result, r.seq == announced);
+    }
+    ring_.pop();
+  }
+  if (had && ring_.empty())
+    for (const auto& way : ways_)
+      if (way)
+        way->idle();
+}
+
+void Queue::pause(bool on) noexcept {
+  Gate& gate = gate_ == Gate::stopped ? gate_before_stop_ : gate_;
+  gate = on ? Gate::paused : Gate::open;
+}
+
+void Queue::stop() noexcept {
+  if (gate_ != Gate::stopped)
+    gate_before_stop_ = std::exchange(gate_, Gate::stopped);
+}
+
+void Queue::resume() {
+  gate_ = gate_before_stop_;
+  turn();
+}
+
+bool Queue::carrying() noexcept {
+  for (const steering::Lane* const lane : lanes_)
+    if (lane->busy())
+      return true;
+  return next_ < ring_.tail() && ring_.at(next_).stage == Stage::carried;
+}
+
+void Queue::done(Request& r) {
+  r.become(Event::finished);
+}
+
+void Queue::next(Request& r) {
+  r.become(Event::half);
+}
+
+void Queue::later(std::chrono::nanoseconds delay, steering::Way& way) {
+  host_.later(delay, way);
+}
+
+} // namespace adverb::model

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// The send queue of a managed queue pair: every work request the program posted, in order, from
+// post to completion. It appends, has a way chosen, issues in order under the rule of lane.h,
+// replays and flushes what failed, and retires in posting order. Which way does what it does not
+// know.
+//
+// A request's stages are the table in steering/stages.h, the queue's own:
+//   mode  open        issues
+//         replaying   a replay is with the device: nothing is issued until it has landed
+//         failed      the queue pair is in error: what is not done is posted to be flushed
+//   gate  open        issues
+//         paused      SQD: nothing new is begun, what has begun goes on
+//         stopped     RESET or destroy has begun: completions are taken, nothing is issued
+//
+// Not thread-safe: the queue pair's lock guards it. Nothing here blocks or allocates, but for a
+// way's object when it is first chosen.
+#pragma once
+
+#include "model/qp_lane.h"
+#include "steering/choose.h"
+#include "steering/elements.h"
+#include "steering/way.h"
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace adverb::model {
+
+// The queue pair around the queue, and the fake of a test.
+class QueueHost {
+public:
+  virtual steering::Facts facts(const steering::Request& r) = 0;
+  // Of what is known of the request's remote key; changes with it.
+  virtual uint32_t epoch(const steering::Request& r) const noexcept = 0;
+  virtual void ask_peer() = 0;
+  virtual void ask_key(const steering::Request& r) = 0;
+  // False while a dead peer shall be told from one that lives.
+  virtual bool may_replay() const noexcept = 0;
+  // A completion of the program's. `announced`: the provider has just delivered it, with its event.
+  virtual void complete(const steering::Completion& completion, bool announced) = 0;
+  // Moves the provider's queue pair to ERR.
+  virtual void enter_error() = 0;
+  virtual void later(std::chrono::nanoseconds delay, steering::Way& way) = 0;
+
+protected:
+  ~QueueHost() = default;
+};
+
+class Queue final : public steering::Carrier, public steering::LaneOwner {
+public:
+  struct Parts {
+    World& world;
+    QueueHost& host;
+    steering::Ring& ring;
+    steering::Elements& elements;
+    QpLane& device;
+    // The lanes beside the device's, and what the ways that use them need.
+    std::vector<steering::Lane*> lanes;
+    transfer::MessageLane& messages;
+    steering::WayTable ways;
+    steering::Order order;
+  };
+  explicit Queue(Parts parts);
+  virtual ~Queue();
+
+  // Issues what may be issued, and retires. Requests from `sync` on were appended by the call that
+  // the program is in: if the provider refuses one, it and those behind it are taken back, and
+  // which and why is returned.
+  struct Refused {
+    uint64_t seq = 0;
+    int why = 0; // errno; 0: nothing was refused
+  };
+  Refused turn(uint64_t sync = UINT64_MAX);
+
+  void on_completion(const steering::Completion& completion);
+  // The link of the software lanes is gone: what they carried is given to the device, whose timers
+  // and NAKs tell a dead peer from one that lives.
+  void on_gone();
+
+  // The queue pair went to ERR.
+  void fail();
+  // RESET or destroy: everything is forgotten without completions.
+  void clear();
+
+  // SQD, and while a move to ERR is under way.
+  void pause(bool on) noexcept;
+  // RESET or destroy begins; resume() when it does not come about.
+  void stop() noexcept;
+  void resume();
+
+  // A request waits for one to complete at the device.
+  bool waits_for_device() const noexcept { return device_.wished(); }
+  // A request is under way in a software lane.
+  bool carrying() noexcept;
+  uint64_t unissued() const noexcept { return ring_.tail() - next_; }
+  bool all_issued() const noexcept { return unissued() == 0; }
+
+  // steering::Carrier
+  void done(steering::Request& r) override;
+  void next(steering::Request& r) override;
+  void again(steering::Request& r) override;
+  void replay(steering::Request& r, steering::Fault fault) override;
+  void later(std::chrono::nanoseconds delay, steering::Way& way) override;
+
+  // steering::LaneOwner, of replays and flushes
+  void landed(steering::Request& r) override { elements_.release(r); }
+  void returned(steering::Request& r) override { elements_.release(r); }
+
+private:
+  enum class Mode : uint8_t { open, replaying, failed };
+  enum class Gate : uint8_t { open, paused, stopped };
+  using Step = steering::Step;
+
+  Step issue(steering::Request& r, int& why);
+  Step issue_by_way(steering::Request& r, int& why);
+  Step issue_replay(steering::Request& r, int& why);
+  Step issue_flush(steering::Request& r);
+  bool choose_way(steering::Request& r);
+  bool lane_is_free(steering::Request& r, steering::Lane& lane);
+  bool take_refusal(Refused& refused, uint64_t sync);
+  void refuse(steering::Request& r, int why, Refused& refused, uint64_t sync);
+  void spoil(steering::Request& r, const ibv_wc& wc);
+  void rewind(uint64_t seq);
+  void retire(uint64_t announced = UINT64_MAX);
+
+  World& world_;
+  QueueHost& host_;
+  steering::Ring& ring_;
+  steering::Elements& elements_;
+  QpLane& device_;
+  const std::vector<steering::Lane*> lanes_;
+  const steering::WayTable table_;
+  const steering::Order order_;
+  steering::Seat seat_;
+  std::vector<std::unique_ptr<steering::Way>> ways_; // by their place in the table
+
+  uint64_t next_ = 0; // to issue
+  Mode mode_ = Mode::open;
+  Gate gate_ = Gate::open;
+  Gate gate_before_stop_ = Gate::open;
+};
+
+} // namespace adverb::model

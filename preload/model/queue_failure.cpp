@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// What the queue does when something went wrong: starts anew, replays, flushes.
+#include "model/queue.h"
+#include "world/world.h"
+
+#include <algorithm>
+#include <cerrno>
+
+namespace adverb::model {
+
+using observe::Counter;
+using steering::Event;
+using steering::Fault;
+using steering::Hand;
+using steering::Request;
+using steering::Stage;
+
+// Everything from `seq` on that has not reached the device starts anew; answers to what was sent of
+// it no longer count.
+void Queue::rewind(uint64_t seq) {
+  for (steering::Lane* const lane : lanes_)
+    if (lane->can_be_cut())
+      lane->cut(seq);
+  for (const auto& way : ways_)
+    if (way)
+      way->cut(seq);
+  for (uint64_t s = std::max(seq, ring_.head()); s < ring_.tail(); ++s) {
+    Request& r = ring_.at(s);
+    if (r.stage == Stage::posted || r.stage == Stage::done)
+      continue;
+    r.become(Event::again);
+    r.sent = 0;
+    r.flawed = false;
+  }
+  next_ = std::min(next_, seq);
+}
+
+void Queue::again(Request& r) {
+  rewind(r.seq);
+}
+
+void Queue::replay(Request& r, Fault fault) {
+  rewind(r.seq);
+  r.fault = fault;
+  r.become(Event::replay);
+}
+
+// Completes in error without having been executed, and takes the queue pair with it.
+void Queue::spoil(Request& r, const ibv_wc& wc) {
+  r.result = {};
+  r.result.wc = wc;
+  r.become(Event::spoiled);
+  mode_ = Mode::failed;
+}
+
+// Makes the device itself fail the request. Where the peer refused it, a few bytes go under the
+// reserved key: the peer's device answers with its NAK, moves its queue pair and raises its event.
+// Where our own elements are at fault, a WRITE of them as they stand fails at home, before anything
+// is sent.
+Queue::Step Queue::issue_replay(Request& r, int& why) {
+  for (const steering::Lane* const lane : lanes_)
+    if (lane->busy())
+      return Step::wait;
+  if (!host_.may_replay())
+    return Step::wait;
+  ibv_send_wr wr = r.wr;
+  wr.send_flags &= ~static_cast<unsigned>(IBV_SEND_INLINE);
+  wr.send_flags |= IBV_SEND_SIGNALED;
+  const auto room = device_.room();
+  auto used = static_cast<uint32_t>(r.wr.num_sge);
+  if (r.fault == Fault::own_elements && r.wr.opcode == IBV_WR_RDMA_READ) {
+    // A device finds out when the data comes back, which here came another way.
+    ibv_wc wc{};
+    wc.status = IBV_WC_LOC_PROT_ERR;
+    host_.enter_error();
+    spoil(r, wc);
+    return Step::issued;
+  }
+  if (r.fault == Fault::own_elements) {
+    wr.opcode = IBV_WR_RDMA_WRITE;
+    std::copy_n(r.wr.sg_list, r.wr.num_sge, room.begin());
+  } else {
+    bool inlined = false;
+    if (!elements_.lend_few_bytes(r, room, used, inlined)) {
+      why = ENOMEM;
+      return Step::refused;
+    }
+    if (inlined)
+      wr.send_flags |= IBV_SEND_INLINE;
+  }
+  device_.post(r, wr, used, *this);
+  device_.commit();
+  if (r.stage == Stage::posted) {
+    mode_ = Mode::replaying;
+    device_.wish();
+    world_.counters.count(Counter::replays);
+  }
+  return Step::issued;
+}
+
+// The queue pair is in error: the provider completes whatever is posted with WR_FLUSH_ERR.
+Queue::Step Queue::issue_flush(Request& r) {
+  const auto room = device_.room();
+  r.become(Event::fail);
+  ibv_send_wr wr = r.wr;
+  uint32_t used = 0;
+  if (host_.facts(r).connected) {
+    wr = {};
+    wr.opcode = IBV_WR_SEND;
+  } else if ((wr.send_flags & IBV_SEND_INLINE) == 0) {
+    used = static_cast<uint32_t>(r.wr.num_sge);
+    std::copy_n(r.wr.sg_list, r.wr.num_sge, room.begin());
+  }
+  wr.send_flags = IBV_SEND_SIGNALED;
+  device_.post(r, wr, used, *this);
+  return Step::issued;
+}
+
+void Queue::on_completion(const steering::Completion& completion) {
+  const uint64_t seq = completion.wc.wr_id & ~marker_bit;
+  const QpLane::News news = device_.on_completion(completion);
+  uint64_t announced = UINT64_MAX;
+  if (news == QpLane::News::marker_refused && next_ < ring_.tail()) {
+    // It was of the kind of the request that waits for it, so that one meets the same refusal.
+    Request& r = ring_.at(next_);
+    if (r.may(Event::spoiled))
+      spoil(r, completion.wc);
+  } else if (news == QpLane::News::landed) {
+    announced = seq;
+    if (mode_ == Mode::replaying && ring_.at(seq).hand == Hand::replay)
+      mode_ = Mode::open;
+    if (completion.wc.status != IBV_WC_SUCCESS) {
+      mode_ = Mode::failed;
+      rewind(next_);
+    }
+  } else if (news == QpLane::News::none) {
+    return;
+  }
+  retire(announced);
+  turn();
+}
+
+void Queue::on_gone() {
+  for (const auto& way : ways_)
+    if (way)
+      way->gone();
+  uint64_t first = ring_.head();
+  while (first < ring_.tail() && ring_.at(first).stage != Stage::carried &&
+         ring_.at(first).stage != Stage::half)
+    ++first;
+  if (first < ring_.tail())
+    replay(ring_.at(first), Fault::peer);
+  else
+    rewind(next_); // they may have waited for a credit
+}
+
+void Queue::fail() {
+  mode_ = Mode::failed;
+  rewind(ring_.head());
+  turn();
+}
+
+void Queue::clear() {
+  for (uint64_t s = ring_.head(); s < ring_.tail(); ++s)
+    if (Request& r = ring_.at(s); r.holding)
+      elements_.release(r);
+  for (steering::Lane* const lane : lanes_)
+    if (lane->can_be_cut())
+      lane->cut(ring_.head());
+  ring_.clear();
+  next_ = ring_.tail();
+  device_.reset();
+  for (const auto& way : ways_)
+    if (way)
+      way->gone();
+  mode_ = Mode::open;
+  gate_ = gate_before_stop_ = Gate::open;
+}
+
+} // namespace adverb::model

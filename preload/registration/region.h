@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// A region as the program sees it, and what posted elements and peers hold of one.
+#pragma once
+
+#include "registration/keys.h"
+#include "registration/staging.h"
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <vector>
+
+#include <infiniband/verbs.h>
+
+namespace adverb::registration {
+
+class Backend;
+struct Region;
+
+// A part of a region that is registered for the program's own operations (windows.h).
+struct Window {
+  ibv_mr* mr = nullptr; // null once the region is gone
+  uintptr_t start = 0;  // addresses of the process
+  uintptr_t end = 0;
+  Region* region = nullptr; // null once the region is gone: nobody new may use the window
+  uint32_t users = 0;
+  uint64_t forced_bytes = 0; // beyond the budget, while in use
+  bool receive = false;      // forced by a posted receive, not by a request under way
+  std::list<Window*>::iterator at;
+};
+
+// What a peer was lent: bytes of a region under a real key (grants.h).
+struct Grant {
+  std::shared_ptr<Key> key;   // keeps the virtual key from being reused while the peer holds this
+  Backend* backend = nullptr; // that lent it
+  ibv_mr* mr = nullptr;       // null once the region is gone
+  Region* region = nullptr;
+  uint64_t start = 0; // first address of it, as work requests use them
+};
+
+// A backend may derive from it. What is written after the region was added is written under the
+// lock of Regions, which whoever comes by a key or an MR holds; windows and grants have their own.
+struct Region {
+  Region() = default;
+  virtual ~Region() = default;
+  Region(const Region&) = delete;
+  Region& operator=(const Region&) = delete;
+
+  Backend* backend = nullptr;
+  ibv_mr* mr = nullptr; // what the program holds
+  ibv_pd* pd = nullptr;
+  uintptr_t start = 0;      // address of the first byte in this process
+  uint64_t iova = 0;        // address of the first byte in work requests
+  uint64_t length = 0;      // bytes
+  unsigned access = 0;      // IBV_ACCESS_*
+  std::shared_ptr<Key> key; // a virtual one; null where the program has the provider's
+  uint64_t* life = nullptr; // see Hold
+  std::vector<std::unique_ptr<Window>> windows;
+  std::vector<std::shared_ptr<Grant>> grants;
+
+  // The process's address of one that work requests use.
+  std::byte* at(uint64_t address) const noexcept {
+    return reinterpret_cast<std::byte*>(start + (address - iova));
+  }
+};
+
+// What a posted element holds until its completion.
+struct Hold {
+  Backend* backend = nullptr; // that made the element usable
+  Window* window = nullptr;
+  Block block;
+  std::byte* program = nullptr; // what the block stands for
+  // A region may end while elements of it are out. Its slot outlives it, and the number there is
+  // another from then on.
+  const uint64_t* life = nullptr;
+  uint64_t number = 0;
+  explicit operator bool() const noexcept { return backend != nullptr || block; }
+};
+
+// A parent domain shares its protection domain's handle.
+inline bool same_pd(const ibv_pd* a, const ibv_pd* b) noexcept {
+  return a == b || (a->context == b->context && a->handle == b->handle);
+}
+
+// [address, +length) lies in the region by the addresses work requests use; no wrap.
+inline bool inside(const Region& r, uint64_t address, uint64_t length) noexcept {
+  return address >= r.iova && length <= r.length && address - r.iova <= r.length - length;
+}
+
+// What a NIC checks before it touches a byte: ENOENT another protection domain's, ERANGE beyond
+// the region, EACCES without all of `rights`.
+inline int check(const Region& r, const ibv_pd* pd, uint64_t address, uint64_t length,
+                 unsigned rights) noexcept {
+  if (!same_pd(r.pd, pd))
+    return ENOENT;
+  if (!inside(r, address, length))
+    return ERANGE;
+  return (r.access & rights) == rights ? 0 : EACCES;
+}
+
+} // namespace adverb::registration

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// Windows: page-aligned parts of regions, registered in their protection domain while operations of
+// the program's own queue pairs need them, shared by overlapping operations, kept while idle within
+// the policy's budget, least recently used out first.
+#pragma once
+
+#include "registration/region.h"
+
+#include <list>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace adverb::registration {
+
+// The pages that [start, end) touches, clipped to the region.
+std::pair<uintptr_t, uintptr_t> window_bounds(const Region& r, uintptr_t start, uintptr_t end);
+
+// One per program context. Thread-safe; its lock is taken inside that of Regions.
+class Windows {
+public:
+  explicit Windows(World& world) : world_(world) {}
+  Windows(const Windows&) = delete;
+  Windows& operator=(const Windows&) = delete;
+
+  // A window over [start, +length), which lies in the region: one that is there, else a new one.
+  // errno, that of the registration.
+  [[nodiscard]] int use(Region& region, uintptr_t start, size_t length, bool receive,
+                        Window*& window);
+  // At the end of each use. The region may be gone.
+  void done(Window& window) noexcept;
+  // The region ends or changes: its windows end here, those in use too.
+  void drop(Region& region) noexcept;
+
+  // In a fork child, where another thread of the parent may have held the lock.
+  void in_child() { renew(lock_); }
+
+private:
+  using Held = std::lock_guard<Mutex>; // of lock_: shown to what may only be called under it
+
+  ibv_mr* register_part(const Region& region, uintptr_t from, uint64_t bytes);
+  void forget_forced(Window& window);
+  void shrink_idle(uint64_t limit, const Held& held);
+  void deregister(Window& window, const Held& held) noexcept;
+
+  World& world_;
+  Mutex lock_;
+  std::list<Window*> idle_; // least recently used first
+  std::list<Window*> used_; // a window moves between the lists and takes its node along
+  uint64_t bytes_ = 0;      // registered
+  std::vector<std::unique_ptr<Window>> orphans_; // in use, region gone
+};
+
+} // namespace adverb::registration

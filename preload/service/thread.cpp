@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+#include "service/thread.h"
+#include "world/world.h"
+
+#include <csignal>
+#include <exception>
+#include <map>
+#include <memory>
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <thread>
+#include <unistd.h>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace adverb::service {
+
+using std::chrono::nanoseconds;
+
+// The thread's state: abandoned as a whole in a fork child.
+class Thread::Loop {
+public:
+  explicit Loop(Thread& owner);
+  void watch(int fd, uint32_t events, std::function<void(uint32_t)> ready);
+  void change(int fd, uint32_t events) const;
+  void unwatch(int fd);
+  void run(std::function<void()> task);
+  uint64_t after(nanoseconds delay, std::function<void()> task);
+  void cancel(uint64_t timer);
+
+private:
+  void wake() const;
+  void serve();
+  int timeout();
+  void serve_descriptors(int milliseconds);
+  void serve_tasks();
+  template <typename F, typename... Args> void guarded(F& f, Args... args) noexcept;
+
+  World& world_;
+  int epoll_;
+  int event_;
+  Mutex lock_;
+  std::unordered_map<int, std::shared_ptr<std::function<void(uint32_t)>>> watched_;
+  std::multimap<nanoseconds, std::pair<uint64_t, std::function<void()>>> timers_; // by their time
+  std::vector<std::function<void()>> tasks_;
+  uint64_t next_timer_ = 1;
+};
+
+Thread::Loop::Loop(Thread& owner)
+    : world_(owner.world_), epoll_(epoll_create1(EPOLL_CLOEXEC)),
+      event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  owner.own_fd(epoll_);
+  owner.own_fd(event_);
+  epoll_event ev{};
+  ev.events = EPOLLIN;
+  ev.data.fd = event_;
+  epoll_ctl(epoll_, EPOLL_CTL_ADD, event_, &ev);
+  // The thread inherits the mask, so that no signal of the program ever meets it.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS})
+    sigdelset(&all, fault);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread thread([this] { serve(); });
+  pthread_setname_np(thread.native_handle(), "adverb");
+  thread.detach();
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void Thread::Loop::wake() const {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t n = write(event_, &one, sizeof one);
+}
+
+void Thread::Loop::watch(int fd, uint32_t events, std::function<void(uint32_t)> ready) {
+  {
+    const std::lock_guard hold(lock_);
+    watched_[fd] = std::make_shared<std::function<void(uint32_t)>>(std::move(ready));
+  }
+  epoll_event ev{};
+  ev.events = events;
+  ev.data.fd = fd;
+  epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &ev);
+}
+
+void Thread::Loop::change(int fd, uint32_t events) const {
+  epoll_event ev{};
+  ev.events = events;
+  ev.data.fd = fd;
+  epoll_ctl(epoll_, EPOLL_CTL_MOD, fd, &ev);
+}
+
+void Thread::Loop::unwatch(int fd) {
+  epoll_ctl(epoll_, EPOLL_CTL_DEL, fd, nullptr);
+  const std::lock_guard hold(lock_);
+  watched_.erase(fd);
+}
+
+void Thread::Loop::run(std::function<void()> task) {
+  {
+    const std::lock_guard hold(lock_);
+    tasks_.push_back(std::move(task));
+  }
+  wake();
+}
+
+uint64_t Thread::Loop::after(nanoseconds delay, std::function<void()> task) {
+  uint64_t id = 0;
+  {
+    const std::lock_guard hold(lock_);
+    id = next_timer_++;
+    timers_.emplace(world_.clock.now() + delay, std::pair{id, std::move(task)});
+  }
+  wake();
+  return id;
+}
+
+void Thread::Loop::cancel(uint64_t timer) {
+  const std::lock_guard hold(lock_);
+  for (auto it = timers_.begin(); it != timers_.end(); ++it)
+    if (it->second.first == timer) {
+      timers_.erase(it);
+      return;
+    }
+}
+
+template <typename F, typename... Args> void Thread::Loop::guarded(F& f, Args... args) noexcept {
+  try {
+    f(args...);
+  } catch (const std::exception& e) {
+    world_.counters.count(observe::Counter::exceptions_caught);
+    world_.log.error("internal error in the service thread: {}", e.what());
+  }
+}
+
+// How long nothing is due, for epoll_wait(2).
+int Thread::Loop::timeout() {
+  const std::lock_guard hold(lock_);
+  if (!tasks_.empty())
+    return 0;
+  if (timers_.empty())
+    return -1;
+  const auto left = timers_.begin()->first - world_.clock.now();
+  return static_cast<int>(
+      std::max<int64_t>(0, std::chrono::ceil<std::chrono::milliseconds>(left).count()));
+}
+
+void Thread::Loop::serve_descriptors(int milliseconds) {
+  std::array<epoll_event, 32> events;
+  const int n = epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), milliseconds);
+  for (int i = 0; i < n; ++i) {
+    const epoll_event& event = events[static_cast<size_t>(i)];
+    if (event.data.fd == event_) {
+      uint64_t ticks = 0;
+      [[maybe_unused]] const ssize_t r = read(event_, &ticks, sizeof ticks);
+      continue;
+    }
+    std::shared_ptr<std::function<void(uint32_t)>> ready;
+    {
+      const std::lock_guard hold(lock_);
+      const auto it = watched_.find(event.data.fd);
+      if (it != watched_.end())
+        ready = it->second;
+    }
+    if (ready)
+      guarded(*ready, event.events);
+  }
+}
+
+void Thread::Loop::serve_tasks() {
+  std::vector<std::function<void()>> due;
+  {
+    const std::lock_guard hold(lock_);
+    due.swap(tasks_);
+    const auto now = world_.clock.now();
+    while (!timers_.empty() && timers_.begin()->first <= now) {
+      due.push_back(std::move(timers_.begin()->second.second));
+      timers_.erase(timers_.begin());
+    }
+  }
+  for (auto& task : due)
+    guarded(task);
+}
+
+void Thread::Loop::serve() {
+  for (;;) {
+    serve_descriptors(timeout());
+    serve_tasks();
+  }
+}
+
+Thread::Loop& Thread::loop() {
+  if (Loop* running = loop_.load(std::memory_order_acquire))
+    return *running;
+  const std::lock_guard hold(starting_);
+  if (loop_.load() == nullptr)
+    loop_.store(new Loop(*this), std::memory_order_release); // lives as long as the process
+  return *loop_.load();
+}
+
+void Thread::watch(int fd, uint32_t events, std::function<void(uint32_t)> ready) {
+  own_fd(fd);
+  loop().watch(fd, events, std::move(ready));
+}
+
+void Thread::change(int fd, uint32_t events) {
+  loop().change(fd, events);
+}
+
+void Thread::unwatch(int fd) {
+  loop().unwatch(fd);
+  disown_fd(fd);
+}
+
+void Thread::run(std::function<void()> task) {
+  loop().run(std::move(task));
+}
+
+uint64_t Thread::after(nanoseconds delay, std::function<void()> task) {
+  return loop().after(delay, std::move(task));
+}
+
+void Thread::cancel(uint64_t timer) {
+  loop().cancel(timer);
+}
+
+void Thread::own_fd(int fd) noexcept {
+  if (fd >= 0 && static_cast<size_t>(fd) < fds_max)
+    owned_[static_cast<size_t>(fd) / 64].fetch_or(uint64_t{1} << (fd % 64));
+}
+
+void Thread::disown_fd(int fd) noexcept {
+  if (fd >= 0 && static_cast<size_t>(fd) < fds_max)
+    owned_[static_cast<size_t>(fd) / 64].fetch_and(~(uint64_t{1} << (fd % 64)));
+}
+
+void Thread::in_child() noexcept {
+  for (size_t word = 0; word < owned_.size(); ++word) {
+    uint64_t bits = owned_[word].exchange(0);
+    for (int bit = 0; bits != 0; ++bit, bits >>= 1)
+      if ((bits & 1) != 0)
+        close(static_cast<int>(word * 64) + bit);
+  }
+  loop_.store(nullptr);
+  renew(starting_);
+}
+
+} // namespace adverb::service

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// Which way a work request takes: a pure function of a snapshot of facts and the table of ways.
+#pragma once
+
+#include "steering/facts.h"
+#include "steering/way.h"
+
+#include <string>
+
+namespace adverb::steering {
+
+// A way (fit `yes`), or what has to be known or to happen first.
+struct Choice {
+  Fit fit = Fit::no;
+  const WayRow* row = nullptr; // who fits, or who asks
+  size_t index = 0;            // of the row in the table
+};
+
+Choice choose(const Facts& facts, WayTable ways) noexcept;
+
+// Why, for people: "unload: requests carried by the peer's CPU, as ...".
+std::string words(const Choice& choice, const Facts& facts);
+
+} // namespace adverb::steering

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+#include "steering/elements.h"
+#include "memory/copy.h"
+#include "steering/opcode.h"
+#include "world/world.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace adverb::steering {
+
+bool Elements::gather(const Request& r, uint64_t from, std::byte* to, size_t bytes) {
+  if ((r.wr.send_flags & IBV_SEND_INLINE) != 0) {
+    memcpy(to, ring_.inlined(r) + from, bytes);
+    return true;
+  }
+  for (int i = 0; i < r.wr.num_sge && bytes != 0; ++i) {
+    const ibv_sge& sge = r.wr.sg_list[i];
+    if (from >= sge.length) {
+      from -= sge.length;
+      continue;
+    }
+    registration::Span span;
+    const size_t n = std::min<uint64_t>(bytes, sge.length - from);
+    if (regions_.local(pd_, sge, 0, span) != 0 || !memory::read(to, span.data + from, n))
+      return false;
+    to += n;
+    bytes -= n;
+    from = 0;
+  }
+  return bytes == 0;
+}
+
+bool Elements::scatter(const Request& r, uint64_t from, std::span<const std::byte> bytes) {
+  for (int i = 0; i < r.wr.num_sge && !bytes.empty(); ++i) {
+    const ibv_sge& sge = r.wr.sg_list[i];
+    if (from >= sge.length) {
+      from -= sge.length;
+      continue;
+    }
+    registration::Span span;
+    const size_t n = std::min<uint64_t>(bytes.size(), sge.length - from);
+    if (regions_.local(pd_, sge, IBV_ACCESS_LOCAL_WRITE, span) != 0 ||
+        !memory::write_in_order(span.data + from, bytes.data(), n))
+      return false;
+    bytes = bytes.subspan(n);
+    from = 0;
+  }
+  return bytes.empty();
+}
+
+bool Elements::writable(const Request& r) {
+  return std::all_of(r.wr.sg_list, r.wr.sg_list + r.wr.num_sge, [this](const ibv_sge& sge) {
+    registration::Span span;
+    return sge.length == 0 || regions_.local(pd_, sge, IBV_ACCESS_LOCAL_WRITE, span) == 0;
+  });
+}
+
+bool Elements::copies_out(const Request& r) const {
+  if ((r.wr.send_flags & IBV_SEND_INLINE) != 0 || reads_remote(r.wr.opcode))
+    return false;
+  return std::any_of(r.wr.sg_list, r.wr.sg_list + r.wr.num_sge, [this](const ibv_sge& sge) {
+    return sge.length != 0 && sge.length < copy_below_ && regions_.is_virtual(sge.lkey);
+  });
+}
+
+int Elements::lend(Request& r, size_t index, uint64_t copy_below, bool incoming, ibv_sge& sge) {
+  auto& hold = ring_.holds(r)[index];
+  const unsigned rights = incoming ? unsigned{IBV_ACCESS_LOCAL_WRITE} : 0U;
+  const int rc = regions_.localize(pd_, staging_, copy_below, rights, !incoming, false, sge, hold);
+  r.holding |= static_cast<bool>(hold);
+  return rc;
+}
+
+int Elements::lend_to_device(Request& r, std::span<ibv_sge> room, uint32_t& used) {
+  used = 0;
+  if ((r.wr.send_flags & IBV_SEND_INLINE) != 0) {
+    if (r.inlined != 0)
+      room[used++] = {reinterpret_cast<uintptr_t>(ring_.inlined(r)), r.inlined, 0};
+    return 0;
+  }
+  const bool incoming = reads_remote(r.wr.opcode);
+  for (int i = 0; i < r.wr.num_sge; ++i) {
+    if (r.wr.sg_list[i].length == 0)
+      continue; // its key is not looked at; a reserved one might be
+    ibv_sge& sge = room[used] = r.wr.sg_list[i];
+    // EFAULT leaves the element as it is: the device meets the reserved key, and says so.
+    if (lend(r, static_cast<size_t>(i), copy_below_, incoming, sge) == ENOMEM) {
+      release(r);
+      if (world_.log.every("send-window", 10))
+        world_.log.error("a request of {} bytes cannot be backed: registering its window failed; "
+                         "raise RLIMIT_MEMLOCK or send less at a time",
+                         sge.length);
+      return ENOMEM;
+    }
+    ++used;
+  }
+  return 0;
+}
+
+bool Elements::lend_few_bytes(Request& r, std::span<ibv_sge> room, uint32_t& used, bool& inlined) {
+  constexpr uint32_t few = 8;
+  used = 1;
+  inlined = false;
+  auto& hold = ring_.holds(r)[0];
+  hold.block = staging_.take(few);
+  hold.program = nullptr;
+  if (hold.block) {
+    r.holding = true;
+    room[0] = {reinterpret_cast<uintptr_t>(hold.block.data), few, hold.block.lkey};
+    return true;
+  }
+  if (r.inlined != 0) {
+    inlined = true;
+    room[0] = {reinterpret_cast<uintptr_t>(ring_.inlined(r)), std::min(r.inlined, few), 0};
+    return true;
+  }
+  for (int i = 0; i < r.wr.num_sge; ++i) {
+    if (r.wr.sg_list[i].length == 0)
+      continue;
+    ibv_sge& sge = room[0] = r.wr.sg_list[i];
+    sge.length = std::min(sge.length, few);
+    // No copying in, whatever it is: only the refusal counts.
+    const unsigned rights = reads_remote(r.wr.opcode) ? unsigned{IBV_ACCESS_LOCAL_WRITE} : 0U;
+    if (regions_.localize(pd_, staging_, 0, rights, false, false, sge, hold) != 0)
+      return false;
+    r.holding = static_cast<bool>(hold);
+    return true;
+  }
+  return false;
+}
+
+bool Elements::deliver(Request& r) {
+  bool all = true;
+  for (int i = 0; i < r.wr.num_sge; ++i) {
+    const auto& hold = ring_.holds(r)[static_cast<size_t>(i)];
+    all &= !hold.block || regions_.deliver(hold, r.wr.sg_list[i].length);
+  }
+  return all;
+}
+
+void Elements::release(Request& r) noexcept {
+  for (auto& hold : ring_.holds(r))
+    if (hold)
+      regions_.release(staging_, hold);
+  r.holding = false;
+}
+
+} // namespace adverb::steering

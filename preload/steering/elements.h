@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// The scatter/gather elements of a queue pair's requests, as the CPU reads and writes them and as
+// the device is made able to.
+#pragma once
+
+#include "registration/regions.h"
+#include "steering/request.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace adverb {
+class World;
+}
+
+namespace adverb::steering {
+
+class Elements {
+public:
+  // `copy_below`: bytes below which an element is staged rather than given a window.
+  Elements(World& world, registration::Regions& regions, registration::Staging& staging,
+           const ibv_pd* pd, uint64_t copy_below, Ring& ring)
+      : world_(world), regions_(regions), staging_(staging), pd_(pd), copy_below_(copy_below),
+        ring_(ring) {}
+
+  // Payload bytes [from, from + bytes) to `to`. False: an element's key, bounds or protection
+  // domain is wrong, or the memory is gone.
+  bool gather(const Request& r, uint64_t from, std::byte* to, size_t bytes);
+  // The other way, the last bytes last. False also where an element may not be written.
+  bool scatter(const Request& r, uint64_t from, std::span<const std::byte> bytes);
+  // Whether data may be brought into every element.
+  bool writable(const Request& r);
+
+  // Whether lend_to_device() would copy the payload now, rather than have the device read it later.
+  bool copies_out(const Request& r) const;
+  // Fills `room` with elements that the device can use in place of the request's own, and notes in
+  // the ring what stands in for them; release() gives that back. errno value: ENOMEM when an
+  // element cannot be backed. `used`: elements filled; those without bytes are left out.
+  int lend_to_device(Request& r, std::span<ibv_sge> room, uint32_t& used);
+  // The request's first 8 bytes at most, from a staging block or, when staging is used up, from
+  // itself (`inlined`: from the ring, to be posted inline). False: neither could be had.
+  bool lend_few_bytes(Request& r, std::span<ibv_sge> room, uint32_t& used, bool& inlined);
+  // What the device put into staging goes where the program wants it. False: that is gone.
+  bool deliver(Request& r);
+  void release(Request& r) noexcept;
+
+private:
+  int lend(Request& r, size_t index, uint64_t copy_below, bool incoming, ibv_sge& sge);
+
+  World& world_;
+  registration::Regions& regions_;
+  registration::Staging& staging_;
+  const ibv_pd* pd_;
+  const uint64_t copy_below_;
+  Ring& ring_;
+};
+
+} // namespace adverb::steering

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// What a choice is made by: a snapshot of one request and of what is known of its peer.
+#pragma once
+
+#include "steering/key_verdict.h"
+
+#include <cstdint>
+
+#include <infiniband/verbs.h>
+
+namespace adverb::steering {
+
+// What is known of the peer's side of a connection. `lost`: its link went a moment ago.
+enum class Peer : uint8_t { unknown, asking, stock, linked, lost };
+
+struct Facts {
+  ibv_wr_opcode opcode = IBV_WR_SEND;
+  uint64_t length = 0;         // bytes
+  uint64_t remote_address = 0; // one-sided requests
+  bool connected = false;      // the queue pair carries one-sided requests (RC, UC)
+  Peer peer = Peer::unknown;
+  KeyVerdict key{}; // of the remote key, while the peer is linked
+};
+
+// What a way says to the facts.
+enum class Fit : uint8_t { no, yes, ask_peer, ask_key, wait };
+
+} // namespace adverb::steering

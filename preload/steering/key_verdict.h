@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// What is known of a key of a peer's, as its owner has told it.
+#pragma once
+
+#include <cstdint>
+
+namespace adverb::steering {
+
+// Copied as a whole, word by word, out of a table that is written meanwhile (transfer/verdicts.h):
+// what a further kind has to say of a key is a further plain member here.
+struct KeyVerdict {
+  enum class Kind : uint8_t {
+    unknown,     // nobody has been asked yet
+    real,        // the device's own, or nobody's: the device shall judge it
+    virtual_key, // of an unpinned region: the owner's responder serves it
+  };
+  // Differs from every other verdict of the same peer's process, on this key or another: who has
+  // acted on a verdict finds it still good by the epoch alone. 0: unknown.
+  uint32_t epoch = 0;
+  Kind kind = Kind::unknown;
+
+  bool known() const noexcept { return kind != Kind::unknown; }
+};
+
+} // namespace adverb::steering

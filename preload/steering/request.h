@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// A posted work request, from post to completion, and the ring that keeps a queue pair's in posting
+// order.
+//
+// Where a request is says its stage, who carries it its hand; which stage and hand may follow which
+// is the table in stages.h. The ring owns what the program may take back as soon as its post
+// returns: the list of elements and inline bytes.
+//
+// Not thread-safe: the queue pair's lock guards it.
+#pragma once
+
+#include "registration/regions.h"
+#include "steering/completion.h"
+#include "steering/stages.h"
+
+#include <array>
+#include <cassert>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <infiniband/verbs.h>
+
+namespace adverb::steering {
+
+class Way;
+class LaneOwner;
+struct WayRow;
+
+// Whose fault it is that the device has to refuse a request.
+enum class Fault : uint8_t { peer, own_elements };
+
+#ifdef ADVERB_WATCH_EVENTS
+// Of a test that wants to know which rows of the table it has walked.
+void watch_event(Stage stage, Hand hand, Event event) noexcept;
+#endif
+
+struct Request {
+  uint64_t seq = 0;     // its place in the queue pair's posts, from 0
+  ibv_send_wr wr{};     // the program's; sg_list points into the ring
+  uint64_t length = 0;  // bytes of all elements
+  uint32_t inlined = 0; // bytes of it that the ring keeps
+  bool signaled = false;
+  Stage stage = Stage::queued;
+  Hand hand = Hand::none;
+  Fault fault = Fault::peer;   // Hand::replay
+  bool holding = false;        // some element stands in staging or a window
+  uint32_t epoch = 0;          // of what was known when the way was chosen
+  const WayRow* row = nullptr; // Hand::way
+  Way* way = nullptr;
+  LaneOwner* owner = nullptr; // who hears what becomes of it; the lane's to set
+  // Zero when a way is chosen. Of the way that carries it:
+  uint64_t sent = 0;   // bytes handed to its lane
+  bool flawed = false; // its own elements are, and some of it is still in the lane
+  // Of the lane that carries it:
+  uint32_t parts = 0; // unanswered
+  uint32_t run = 0;   // that answers must name; 0: they no longer count
+  // Stage::done. What a way or a failure fills in goes into an empty one; of a request that the
+  // device has not reported by itself only the status is good.
+  Completion result;
+
+  // As it is when it is appended.
+  void start(uint64_t at, const ibv_send_wr& posted) noexcept {
+    seq = at;
+    wr = posted;
+    wr.next = nullptr;
+    length = sent = 0;
+    inlined = epoch = parts = run = 0;
+    signaled = holding = flawed = false;
+    stage = Stage::queued;
+    hand = Hand::none;
+    row = nullptr;
+    way = nullptr;
+    owner = nullptr;
+    result.wc.status = IBV_WC_SUCCESS;
+  }
+
+  // Moves on by the table; what the table does not have is a mistake of ours.
+  void become(Event event) noexcept {
+    const Place to = next(stage, hand, event);
+    assert(to.legal());
+#ifdef ADVERB_WATCH_EVENTS
+    watch_event(stage, hand, event);
+#endif
+    stage = to.stage;
+    hand = to.hand;
+  }
+  bool may(Event event) const noexcept { return next(stage, hand, event).legal(); }
+};
+
+class Ring {
+public:
+  Ring(const ibv_qp_cap& cap, bool all_signaled);
+
+  // A copy of `wr` behind all others. errno value: ENOMEM full, EINVAL malformed.
+  int append(const ibv_send_wr& wr);
+  // Takes back those from `seq` on.
+  void truncate(uint64_t seq) noexcept { tail_ = seq; }
+  void pop() noexcept { ++head_; }
+  void clear() noexcept { head_ = tail_; }
+
+  uint64_t head() const noexcept { return head_; } // oldest that has not left
+  uint64_t tail() const noexcept { return tail_; } // of the next append
+  bool empty() const noexcept { return head_ == tail_; }
+  bool holds_seq(uint64_t seq) const noexcept { return seq >= head_ && seq < tail_; }
+  Request& at(uint64_t seq) noexcept { return requests_[seq % requests_.size()]; }
+  size_t capacity() const noexcept { return requests_.size(); }
+
+  uint32_t sges() const noexcept { return sges_; } // elements of one request, at most
+  bool all_signaled() const noexcept { return all_signaled_; }
+  // What stands in for the request's elements, one each.
+  std::span<registration::Hold> holds(const Request& r) noexcept {
+    return {&holds_[r.seq % requests_.size() * sges_], sges_};
+  }
+  std::byte* inlined(const Request& r) noexcept {
+    return inline_.data() + r.seq % requests_.size() * inline_bytes_;
+  }
+
+private:
+  const bool all_signaled_;
+  const uint32_t sges_;
+  const uint32_t inline_bytes_;
+  std::vector<Request> requests_;
+  std::vector<ibv_sge> elements_;
+  std::vector<registration::Hold> holds_;
+  std::vector<std::byte> inline_;
+  uint64_t head_ = 0;
+  uint64_t tail_ = 0;
+};
+
+} // namespace adverb::steering

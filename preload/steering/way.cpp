@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// What several ways do alike.
+#include "steering/way.h"
+#include "steering/elements.h"
+#include "steering/opcode.h"
+
+#include <cerrno>
+
+namespace adverb::steering {
+
+Fit by_virtual_key(const Facts& facts) noexcept {
+  switch (facts.peer) {
+  case Peer::unknown:
+    return Fit::ask_peer;
+  case Peer::stock:
+    return Fit::no;
+  case Peer::asking:
+  case Peer::lost:
+    return Fit::wait;
+  case Peer::linked:
+    break;
+  }
+  if (!facts.key.known())
+    return Fit::ask_key;
+  return facts.key.kind == KeyVerdict::Kind::virtual_key ? Fit::yes : Fit::no;
+}
+
+Step post_with_elements(Seat& seat, Request& r, const ibv_send_wr& wr, LaneOwner& owner, int& why) {
+  uint32_t used = 0;
+  why = seat.elements.lend_to_device(r, seat.device.room(), used);
+  if (why != 0)
+    return Step::refused;
+  seat.device.post(r, wr, used, owner);
+  return Step::issued;
+}
+
+void end_of_device_part(Seat& seat, Request& r) {
+  if (!r.holding)
+    return;
+  if (r.result.wc.status == IBV_WC_SUCCESS && reads_remote(r.wr.opcode) &&
+      !seat.elements.deliver(r)) {
+    if (!r.signaled)
+      r.result = {}; // the device has not reported this one
+    r.result.wc.status = IBV_WC_LOC_PROT_ERR;
+  }
+  seat.elements.release(r);
+}
+
+} // namespace adverb::steering

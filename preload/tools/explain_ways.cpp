@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// Which way requests take: the library's own choice (steering/choose.h), asked with made-up facts.
+#include "model/ways.h"
+#include "steering/choose.h"
+#include "tools/explain.h"
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+namespace adverb::tools {
+
+namespace {
+
+using steering::Facts;
+using steering::KeyVerdict;
+using steering::Peer;
+
+constexpr struct {
+  const char* name;
+  ibv_wr_opcode opcode;
+} operations[] = {
+    {"WRITE", IBV_WR_RDMA_WRITE},
+    {"WRITE with immediate", IBV_WR_RDMA_WRITE_WITH_IMM},
+    {"READ", IBV_WR_RDMA_READ},
+    {"atomic", IBV_WR_ATOMIC_FETCH_AND_ADD},
+};
+
+constexpr struct {
+  const char* name;
+  Peer peer;
+  KeyVerdict::Kind key;
+} targets[] = {
+    {"an unpinned region of a peer that runs adverb", Peer::linked, KeyVerdict::Kind::virtual_key},
+    {"a pinned region of a peer that runs adverb", Peer::linked, KeyVerdict::Kind::real},
+    {"a peer without adverb", Peer::stock, KeyVerdict::Kind::unknown},
+    {"a peer of which nothing is known yet", Peer::unknown, KeyVerdict::Kind::unknown},
+};
+
+std::string said_of(const Facts& facts) {
+  return steering::words(steering::choose(facts, model::ways()), facts);
+}
+
+} // namespace
+
+void print_ways() {
+  puts("ways      that requests of connected queue pairs take");
+  Facts send;
+  send.connected = true;
+  printf("  SEND: %s\n", said_of(send).c_str());
+  for (const auto& target : targets) {
+    printf("  to %s\n", target.name);
+    // Operations that are told the same share a line.
+    std::vector<std::pair<std::string, std::string>> lines;
+    for (const auto& operation : operations) {
+      Facts facts;
+      facts.opcode = operation.opcode;
+      facts.length = 8;
+      facts.connected = true;
+      facts.peer = target.peer;
+      facts.key = {1, target.key};
+      const std::string said = said_of(facts);
+      if (!lines.empty() && lines.back().second == said)
+        lines.back().first += std::string(", ") + operation.name;
+      else
+        lines.emplace_back(operation.name, said);
+    }
+    for (const auto& [names, said] : lines)
+      printf("    %s: %s\n", names.c_str(), said.c_str());
+  }
+}
+
+} // namespace adverb::tools

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// The way of atomics on unpinned regions: CPU and device do not exclude each other, so the owner
+// lends a window of the region, and the device runs the atomic with the window's real key.
+#include "steering/elements.h"
+#include "steering/opcode.h"
+#include "steering/way.h"
+#include "transfer/message_lane.h"
+#include "world/world.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace adverb::steering {
+
+using transfer::Kind;
+using transfer::Status;
+
+namespace {
+
+constexpr size_t windows_max = 4; // per queue pair; each is a page that the owner pins meanwhile
+constexpr std::chrono::milliseconds keep_idle{50};
+
+class Grant final : public Way {
+public:
+  explicit Grant(Seat& seat) : seat_(seat) { windows_.reserve(windows_max); }
+
+  Lane& lane(const Request&) override { return seat_.device; }
+  Step issue(Request& r, int& why) override;
+  void landed(Request& r) override { end_of_device_part(seat_, r); }
+  void returned(Request& r) override { seat_.elements.release(r); }
+  void answered(Request& r, const transfer::ReplyHeader& reply,
+                std::span<const std::byte> payload) override;
+  void idle() override;
+  void due() override;
+  void cut(uint64_t) override { asking_ = false; }
+  void gone() override;
+
+private:
+  struct Window {
+    uint32_t key; // the virtual one
+    uint64_t start;
+    uint64_t bytes;
+    uint32_t rkey;
+    uint64_t id;
+    bool covers(const decltype(ibv_send_wr::wr.atomic)& op) const noexcept {
+      return key == op.rkey && op.remote_addr >= start && op.remote_addr - start <= bytes - 8;
+    }
+  };
+  void ask(Request& r);
+  void give_back();
+
+  Seat& seat_;
+  std::vector<Window> windows_;
+  bool asking_ = false;
+  bool timed_ = false;
+};
+
+Step Grant::issue(Request& r, int& why) {
+  const auto& op = r.wr.wr.atomic;
+  const auto window = std::find_if(windows_.begin(), windows_.end(),
+                                   [&op](const Window& w) { return w.covers(op); });
+  if (window != windows_.end()) {
+    ibv_send_wr wr = r.wr;
+    wr.wr.atomic.rkey = window->rkey;
+    return post_with_elements(seat_, r, wr, *this, why);
+  }
+  if (asking_)
+    return Step::wait;
+  if (windows_.size() >= windows_max && seat_.device.busy()) {
+    seat_.device.want_drained(r); // one of them may be in use
+    return Step::wait;
+  }
+  if (windows_.size() >= windows_max)
+    give_back();
+  ask(r);
+  return Step::wait;
+}
+
+void Grant::ask(Request& r) {
+  std::byte* message = seat_.messages.begin();
+  if (message == nullptr)
+    return;
+  auto h = seat_.messages.header(r, Kind::grant);
+  h.total_address = h.address = r.wr.wr.atomic.remote_addr;
+  h.total = 8;
+  h.length = 8;
+  h.key = r.wr.wr.atomic.rkey;
+  asking_ = true;
+  seat_.messages.send_aside(r, *this, message, h);
+}
+
+void Grant::answered(Request& r, const transfer::ReplyHeader& reply, std::span<const std::byte>) {
+  asking_ = false;
+  const auto status = static_cast<Status>(reply.status);
+  if (status == Status::ok) {
+    windows_.push_back(
+        {r.wr.wr.atomic.rkey, reply.grant_start, reply.grant_bytes, reply.rkey, reply.grant});
+  } else if (status == Status::not_virtual) {
+    seat_.messages.learn(remote_key(r.wr), KeyVerdict::Kind::real);
+    seat_.carrier.again(r);
+  } else if (status != Status::halted) {
+    transfer::log_refused(seat_.world, r, status);
+    seat_.carrier.replay(r, Fault::peer);
+  }
+}
+
+void Grant::idle() {
+  if (windows_.empty() || timed_)
+    return;
+  timed_ = true;
+  seat_.carrier.later(keep_idle, *this);
+}
+
+void Grant::due() {
+  timed_ = false;
+  if (seat_.ring.empty())
+    give_back();
+}
+
+// What finds no credit now is tried again when the queue is idle next.
+void Grant::give_back() {
+  while (!windows_.empty() && seat_.messages.joined() &&
+         seat_.messages.tell(Kind::release, windows_.back().id))
+    windows_.pop_back();
+}
+
+void Grant::gone() {
+  asking_ = false;
+  windows_.clear();
+}
+
+// What the device rejects at post it shall reject at post: a misaligned or short operand.
+Fit fits(const Facts& facts) noexcept {
+  if (!is_atomic(facts.opcode) || facts.length != 8 || (facts.remote_address & 7) != 0)
+    return Fit::no;
+  return by_virtual_key(facts);
+}
+
+std::unique_ptr<Way> make(Seat& seat) {
+  return std::make_unique<Grant>(seat);
+}
+
+} // namespace
+
+extern const WayFunctions grant_way;
+const WayFunctions grant_way{fits, make};
+
+} // namespace adverb::steering

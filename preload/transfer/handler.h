@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// How a kind of request is served: a row of the responder's table, and the token by which the row's
+// function answers, at once or later.
+#pragma once
+
+#include "transfer/messages.h"
+#include "transfer/target.h"
+
+#include <array>
+#include <cassert>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+namespace adverb {
+class World;
+}
+
+namespace adverb::transfer {
+
+class Responder;
+
+// Requests of one domain are served one after another, in the order they came: those of a target
+// queue pair, behind whose failure the same run is halted (messages.h); those of a channel; or each
+// by itself.
+enum class Order : uint8_t { queue_pair, channel, none };
+
+// What serving one may take: a look into a table, a copy of the message's length, a system call
+// that pins or frees memory.
+enum class Cost : uint8_t { looks, copies, registers };
+
+enum class Key : uint8_t { named, free };
+
+// One request. Header and payload are good until it is answered, the target only until run()
+// returns: who finishes later finds it anew, under the progress lock.
+struct Request {
+  World& world;
+  const RequestHeader& header;
+  std::span<const std::byte> payload;
+  Target* target; // null only if neither order nor right nor key asks for one
+  ToldKeys& told; // to be asked before the peer is told of a key; those of the row's are
+};
+
+// The right to answer one request, once. Moved to whoever will; from any thread. What was not
+// answered when it goes is refused, and a fault of the handler's.
+class ReplyToken {
+public:
+  ReplyToken(std::shared_ptr<Responder> responder, uint32_t slot) noexcept
+      : responder_(std::move(responder)), slot_(slot) {}
+  ReplyToken(ReplyToken&&) noexcept = default;
+  ReplyToken& operator=(ReplyToken&&) = delete;
+  ~ReplyToken();
+
+  explicit operator bool() const noexcept { return responder_ != nullptr; } // not answered yet
+
+  // To be filled before the answer: what the kind's reply says beside its status, and its payload.
+  ReplyHeader& reply() const noexcept;
+  std::span<std::byte> room() const noexcept;
+
+  // `payload` bytes of room() go with it, none unless it is ok.
+  void answer(Status status, size_t payload = 0) noexcept;
+
+private:
+  std::shared_ptr<Responder> responder_; // null: answered
+  uint32_t slot_;
+};
+
+// Runs under the progress lock and waits for nothing. It may keep the token and answer later; what
+// it touches then of targets, or of the program's memory, it touches under the progress lock, which
+// is the barrier of deregistration and destroy.
+using Run = void (*)(const Request& request, ReplyToken token);
+
+struct HandlerRow {
+  uint8_t kind;
+  const char* name;
+  uint8_t version;
+  Right right;
+  Key key;
+  Order order;
+  Cost cost;
+  Shape shape;
+  Run run;
+};
+
+// The table, made of rows that live as long as it.
+class Handlers {
+public:
+  explicit Handlers(std::span<const HandlerRow* const> rows) {
+    for (const HandlerRow* row : rows)
+      add(*row);
+  }
+  void add(const HandlerRow& row) {
+    assert(row.kind < by_kind_.size() && by_kind_[row.kind] == nullptr);
+    by_kind_[row.kind] = &row;
+  }
+  const HandlerRow* find(uint8_t kind) const noexcept {
+    return kind < by_kind_.size() ? by_kind_[kind] : nullptr;
+  }
+
+private:
+  std::array<const HandlerRow*, kinds_max> by_kind_{};
+};
+
+// The rows of handlers.def. Alone in its file, so that a program can be linked with a list of its
+// own.
+std::span<const HandlerRow* const> handler_list() noexcept;
+
+} // namespace adverb::transfer

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+#include "transfer/message_lane.h"
+#include "world/world.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace adverb::transfer {
+
+using observe::Counter;
+using steering::Request;
+using steering::Stage;
+
+void MessageLane::join(std::shared_ptr<Initiator> initiator, uint64_t handle, uint64_t remote) {
+  initiator_ = std::move(initiator);
+  handle_ = handle;
+  remote_ = remote;
+}
+
+std::shared_ptr<Initiator> MessageLane::leave() {
+  asked_.reset();
+  return std::move(initiator_);
+}
+
+RequestHeader MessageLane::header(const Request& r, Kind kind) const {
+  RequestHeader h{};
+  h.kind = static_cast<uint8_t>(kind);
+  h.run = run_;
+  h.target = remote_;
+  h.source = handle_;
+  h.request = r.seq;
+  return h;
+}
+
+std::byte* MessageLane::begin() {
+  return initiator_->begin(handle_);
+}
+
+void MessageLane::send(Request& r, steering::LaneOwner& owner, std::byte* message,
+                       const RequestHeader& h, size_t payload) {
+  memcpy(message, &h, sizeof h);
+  r.become(steering::Event::sent);
+  r.owner = &owner;
+  r.run = run_;
+  ++r.parts;
+  took(r.wr.opcode);
+  initiator_->send(message, sizeof h + payload);
+}
+
+void MessageLane::send_aside(Request& r, steering::LaneOwner& owner, std::byte* message,
+                             const RequestHeader& h) {
+  memcpy(message, &h, sizeof h);
+  r.owner = &owner;
+  r.run = run_;
+  initiator_->send(message, sizeof h);
+}
+
+bool MessageLane::tell(Kind kind, uint64_t address) {
+  std::byte* message = initiator_->begin(0);
+  if (message == nullptr)
+    return false;
+  RequestHeader h{};
+  h.kind = static_cast<uint8_t>(kind);
+  h.run = run_;
+  h.target = remote_;
+  h.source = handle_;
+  h.address = address;
+  memcpy(message, &h, sizeof h);
+  initiator_->send(message, sizeof h);
+  return true;
+}
+
+void MessageLane::ask_key(uint32_t rkey) {
+  if (asked_)
+    return;
+  std::byte* message = begin();
+  if (message == nullptr)
+    return;
+  RequestHeader h{};
+  h.kind = static_cast<uint8_t>(Kind::query);
+  h.run = run_;
+  h.target = remote_;
+  h.source = handle_;
+  h.key = rkey;
+  memcpy(message, &h, sizeof h);
+  asked_ = rkey;
+  initiator_->send(message, sizeof h);
+  world_.counters.count(Counter::key_queries);
+}
+
+void MessageLane::on_reply(const ReplyHeader& reply, std::span<const std::byte> payload) {
+  const auto kind = static_cast<Kind>(reply.kind);
+  const bool ok = reply.status == static_cast<uint8_t>(Status::ok);
+  if (kind == Kind::query) {
+    if (asked_ && initiator_)
+      learn(*asked_,
+            ok ? steering::KeyVerdict::Kind::virtual_key : steering::KeyVerdict::Kind::real);
+    asked_.reset();
+    return;
+  }
+  if (kind == Kind::release)
+    return; // nobody waits for it, and it names no request
+  if (!ring_.holds_seq(reply.request))
+    return; // of an incarnation that is gone
+  Request& r = ring_.at(reply.request);
+  if (r.run == 0 || reply.run != r.run)
+    return;
+  if (r.stage == Stage::carried) {
+    if (r.parts == 0)
+      return;
+    if (ok) {
+      --r.parts;
+      gave(r.wr.opcode);
+    }
+  }
+  r.owner->answered(r, reply, payload);
+}
+
+void MessageLane::cut(uint64_t from) {
+  ++run_;
+  for (uint64_t s = std::max(from, ring_.head()); s < ring_.tail(); ++s) {
+    Request& r = ring_.at(s);
+    if (r.parts != 0)
+      gave(r.wr.opcode, r.parts);
+    r.parts = 0;
+    r.run = 0;
+  }
+}
+
+void log_refused(World& world, const Request& r, Status status) {
+  if (world.log.every("remote-refused", 1))
+    world.log.warn("the peer refused an operation of {} bytes on its unpinned region ({}); the "
+                   "device reports it",
+                   r.length,
+                   status == Status::fault ? "memory unmapped or protected"
+                                           : "key, bounds, rights or queue pair state");
+}
+
+} // namespace adverb::transfer

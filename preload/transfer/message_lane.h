@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// The lane of the ways that ask the peer's responder: one queue pair's messages over its link, in
+// order, each answered.
+//
+// It counts parts in flight, and every part carries a run. cut() raises it: the responder executes
+// nothing of an older run behind a failure (messages.h), and answers of one no longer count here.
+//
+// Not thread-safe: the queue pair's lock guards it.
+#pragma once
+
+#include "steering/lane.h"
+#include "transfer/initiator.h"
+#include "transfer/messages.h"
+
+#include <memory>
+#include <optional>
+
+namespace adverb {
+class World;
+}
+
+namespace adverb::transfer {
+
+class MessageLane final : public steering::Lane {
+public:
+  MessageLane(World& world, steering::Ring& ring) : world_(world), ring_(ring) {}
+
+  // The link is there: `handle` names the queue pair at our end, `remote` the peer's at its own.
+  void join(std::shared_ptr<Initiator> initiator, uint64_t handle, uint64_t remote);
+  // It is gone or no longer wanted. The caller detaches from what is returned, if anything.
+  std::shared_ptr<Initiator> leave();
+  bool joined() const noexcept { return initiator_ != nullptr; }
+  bool down() const { return initiator_->down(); }
+
+  // What the peer has said of a key; ask_key() has it say so.
+  steering::KeyVerdict verdict(uint32_t rkey) const noexcept { return initiator_->key(rkey); }
+  void learn(uint32_t rkey, steering::KeyVerdict::Kind kind) noexcept {
+    initiator_->learn(rkey, kind);
+  }
+  void ask_key(uint32_t rkey);
+
+  size_t payload_max() const { return initiator_->payload_max(); }
+  RequestHeader header(const steering::Request& r, Kind kind) const;
+  // Room for one message of header and payload; null: no credit now, Source::on_credit() follows.
+  std::byte* begin();
+  void cancel(std::byte* message) { initiator_->cancel(message); }
+  // Sends a part of `r`, whose payload lies behind the header's place already. `owner` hears the
+  // answer; a part answered `ok` is taken off r.parts before.
+  void send(steering::Request& r, steering::LaneOwner& owner, std::byte* message,
+            const RequestHeader& h, size_t payload);
+  // Sends what is no part of the request's data: it is not counted as in flight.
+  void send_aside(steering::Request& r, steering::LaneOwner& owner, std::byte* message,
+                  const RequestHeader& h);
+  // Sends what nobody waits for, if there is a credit.
+  bool tell(Kind kind, uint64_t address);
+
+  void on_reply(const ReplyHeader& reply, std::span<const std::byte> payload);
+
+  bool can_be_cut() const noexcept override { return true; }
+  void cut(uint64_t from) override;
+
+private:
+  World& world_;
+  steering::Ring& ring_;
+  std::shared_ptr<Initiator> initiator_;
+  uint64_t handle_ = 0;
+  uint64_t remote_ = 0;
+  uint32_t run_ = 1;
+  std::optional<uint32_t> asked_; // a key, one at a time
+};
+
+// Says that the peer's responder refused `r`; at most one line a second.
+void log_refused(World& world, const steering::Request& r, Status status);
+
+} // namespace adverb::transfer

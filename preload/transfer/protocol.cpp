@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+#include "transfer/protocol.h"
+#include "link/links.h"
+#include "transfer/initiator.h"
+#include "transfer/messages.h"
+#include "transfer/responder.h"
+#include "world/world.h"
+
+namespace adverb::transfer {
+namespace {
+
+constexpr size_t payload_large = 16384;
+constexpr size_t payload_small = 4096;
+constexpr uint64_t budget_for_large = 4U << 20;
+constexpr uint32_t credits_usual = 16;
+
+class TransferProtocol final : public link::Protocol {
+public:
+  TransferProtocol(World& world, std::shared_ptr<const Handlers> handlers, Targets& targets)
+      : world_(world), handlers_(std::move(handlers)), targets_(targets) {}
+
+  uint8_t id() const noexcept override { return protocol_id; }
+  uint8_t version() const noexcept override { return 1; } // 1: notices
+  Size size(uint64_t budget) const noexcept override {
+    const size_t payload = budget >= budget_for_large ? payload_large : payload_small;
+    return {header_bytes + payload, credits_usual};
+  }
+  std::shared_ptr<link::ChannelUser> open(const std::shared_ptr<link::Channel>& channel) override {
+    if (channel->role() == link::Channel::Role::client)
+      return std::make_shared<Initiator>(world_, channel);
+    return std::make_shared<Responder>(world_, channel, handlers_, targets_);
+  }
+
+private:
+  World& world_;
+  const std::shared_ptr<const Handlers> handlers_;
+  Targets& targets_;
+};
+
+} // namespace
+
+std::shared_ptr<link::Protocol>
+make_protocol(World& world, std::shared_ptr<const Handlers> handlers, Targets& targets) {
+  return std::make_shared<TransferProtocol>(world, std::move(handlers), targets);
+}
+
+} // namespace adverb::transfer
+
+namespace adverb {
+
+transfer::Targets& World::targets() {
+  return parts.targets.get([] { return std::make_shared<transfer::Targets>(); });
+}
+
+// Made here, as what links are for is known here.
+link::Links& World::links() {
+  return parts.links.get([this] {
+    auto links = link::make_links();
+    links->serve(transfer::make_protocol(
+        *this, std::make_shared<transfer::Handlers>(transfer::handler_list()), targets()));
+    return links;
+  });
+}
+
+} // namespace adverb

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// A queue pair of this process as peers' requests see it.
+#pragma once
+
+#include "registration/regions.h"
+#include "transfer/told_keys.h"
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+namespace adverb::transfer {
+
+enum class Right : uint8_t { none, write, read, atomic };
+
+class Target {
+public:
+  // Serves now (state at least RTR, not in error) and its access flags allow `right`.
+  virtual bool allows(Right right) const = 0;
+  virtual const ibv_pd* pd() const = 0;
+  virtual registration::Regions& regions() const = 0;
+  // Messages that arrived before are where the program expects them: a staged one is copied when
+  // its completion is taken, and what follows it may read or overwrite the same bytes. False: the
+  // program is polling right now, ask again.
+  virtual bool settle_receives() = 0;
+  // The n-th receive-consuming message will report `bytes` as its length.
+  virtual void expect_immediate(uint64_t n, uint32_t bytes) = 0;
+
+  uint32_t halted_run = 0; // see messages.h; 0: not halted
+  std::unordered_map<uint64_t, std::shared_ptr<registration::Grant>> grants;
+  uint64_t next_grant = 1;
+
+protected:
+  ~Target() = default;
+};
+
+// All targets of this process by handle: World::targets(). add/remove are thread-safe; remove is
+// followed by the caller taking the progress lock as barrier. find() only under a progress lock.
+class Targets {
+public:
+  void add(uint64_t handle, Target* target);
+  void remove(uint64_t handle);
+  Target* find(uint64_t handle);
+  // Of the keys that peers use them with.
+  KeyEnds& key_ends() noexcept { return key_ends_; }
+
+private:
+  KeyEnds key_ends_;
+  std::mutex lock_;
+  std::unordered_map<uint64_t, Target*> targets_;
+};
+
+} // namespace adverb::transfer

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// The end of a virtual key is acknowledged before the key is used again.
+//
+// A peer that has been told anything of a key may act on it later. So the owner's end of each
+// channel holds the keys it told of, and with them keeps them out of the pool. When a key's region
+// is gone the peer gets a notice; its initiator forgets what it knew and acknowledges, behind every
+// request it sent before. Then, or at the end of the channel, the key is let go.
+//
+// Flow: one notice at a time is unacknowledged, on the one message that a channel carries each way
+// beside its requests; keys that end meanwhile go with the next. What waits is bounded, in number
+// and time: then the peer is cut off.
+#pragma once
+
+#include "link/channel.h"
+#include "registration/keys.h"
+#include "registration/regions.h"
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+namespace adverb {
+class World;
+}
+
+namespace adverb::transfer {
+
+class ToldKeys;
+
+// Which channels told of which key of this process. Thread-safe; its lock is a leaf.
+class KeyEnds {
+public:
+  void watch(const registration::Key& key, const std::shared_ptr<ToldKeys>& teller);
+  // False: the key has ended, and `teller` has heard or is about to.
+  bool unwatch(const registration::Key& key, const ToldKeys& teller);
+  // The key's region is gone. No lock held.
+  void ended(const std::shared_ptr<registration::Key>& key);
+
+private:
+  std::mutex lock_;
+  std::unordered_map<const registration::Key*, std::vector<std::weak_ptr<ToldKeys>>> tellers_;
+};
+
+// The owner's end of one channel.
+class ToldKeys final : public std::enable_shared_from_this<ToldKeys> {
+public:
+  static constexpr size_t ending_max = 1024;
+  static constexpr std::chrono::seconds patience{60};
+
+  ToldKeys(World& world, KeyEnds& ends, std::shared_ptr<link::Channel> channel);
+
+  // Under the progress lock.
+
+  // The peer is about to be told something of the region under `key`. A key that names none now is
+  // none's business: what is said of it, that it is virtual, stays true.
+  void tell(const registration::Regions& regions, uint32_t key) {
+    if (keeps_count_ && !told_.contains(key))
+      tell_first(regions, key);
+  }
+  void hold(std::shared_ptr<registration::Key> key);
+  // False: there is no such notice.
+  bool acknowledged(uint32_t number);
+  void on_tx_free();
+  void close(); // the channel is down
+
+  // Any thread.
+  void ended(std::shared_ptr<registration::Key> key);
+
+private:
+  struct Ending {
+    std::shared_ptr<registration::Key> key;
+    std::chrono::nanoseconds since;
+  };
+
+  void tell_first(const registration::Regions& regions, uint32_t key);
+  void notify(const std::lock_guard<std::mutex>& held);
+  void watch_over(const std::lock_guard<std::mutex>& held);
+  void cut(const char* why);
+
+  World& world_;
+  KeyEnds& ends_;
+  const std::shared_ptr<link::Channel> channel_;
+  const bool keeps_count_; // an older peer knows no notices, and is told nothing that ends
+  std::unordered_map<uint32_t, std::shared_ptr<registration::Key>> told_; // progress lock
+
+  std::mutex lock_; // leaf, but for the channel's
+  std::deque<Ending> waiting_;
+  std::vector<Ending> notified_;
+  uint32_t number_ = 0; // of the notice that is out
+  bool watched_ = false;
+  bool closed_ = false;
+};
+
+} // namespace adverb::transfer

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// The way by the peer's CPU: a WRITE or READ is cut into parts that the peer's responder executes,
+// each answered. A WRITE_WITH_IMM is its data first and then, on the program's own queue pair, a
+// zero-length one that carries the immediate and takes the receive.
+#include "steering/elements.h"
+#include "steering/opcode.h"
+#include "steering/way.h"
+#include "transfer/message_lane.h"
+#include "world/world.h"
+
+#include <algorithm>
+
+namespace adverb::steering {
+
+using observe::Counter;
+using transfer::Kind;
+using transfer::Status;
+
+namespace {
+
+class Unload final : public Way {
+public:
+  explicit Unload(Seat& seat) : seat_(seat) {}
+
+  Lane& lane(const Request& r) override {
+    return r.stage == Stage::half ? static_cast<Lane&>(seat_.device) : seat_.messages;
+  }
+  Step issue(Request& r, int& why) override;
+  void landed(Request& r) override;
+  void returned(Request&) override {}
+  void answered(Request& r, const transfer::ReplyHeader& reply,
+                std::span<const std::byte> payload) override;
+
+private:
+  bool send_part(Request& r);
+  Step immediate(Request& r);
+  void refused(Request& r, Status status);
+
+  Seat& seat_;
+};
+
+Step Unload::issue(Request& r, int&) {
+  if (r.stage == Stage::half)
+    return immediate(r);
+  // A READ's elements are judged before the peer is asked: a NIC would not fetch for nothing.
+  if (r.stage == Stage::queued)
+    r.flawed = r.wr.opcode == IBV_WR_RDMA_READ && !seat_.elements.writable(r);
+  while (!r.flawed && r.sent < r.length && send_part(r)) {
+  }
+  if (r.flawed) {
+    if (r.parts != 0)
+      return Step::wait; // what has gone out is executed first, as on the wire
+    seat_.carrier.replay(r, Fault::own_elements);
+    return Step::changed;
+  }
+  if (r.sent < r.length || r.wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM)
+    return Step::wait; // for a credit; for the data to be placed
+  return Step::issued;
+}
+
+// One part. False when it has to wait for a credit or the elements are flawed.
+bool Unload::send_part(Request& r) {
+  std::byte* message = seat_.messages.begin();
+  if (message == nullptr)
+    return false;
+  const bool reading = r.wr.opcode == IBV_WR_RDMA_READ;
+  const size_t bytes = std::min<uint64_t>(r.length - r.sent, seat_.messages.payload_max());
+  auto h = seat_.messages.header(r, reading ? Kind::read : Kind::write);
+  h.total_address = r.wr.wr.rdma.remote_addr;
+  h.total = r.length;
+  h.address = h.total_address + r.sent;
+  h.length = static_cast<uint32_t>(bytes);
+  h.key = r.wr.wr.rdma.rkey;
+  if (r.sent + bytes == r.length)
+    h.flags |= transfer::last_part;
+  if (r.wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM) {
+    h.flags |= transfer::with_immediate;
+    h.receive = seat_.device.receives() + 1;
+  }
+  if (!reading && !seat_.elements.gather(r, r.sent, message + sizeof h, bytes)) {
+    seat_.messages.cancel(message);
+    r.flawed = true;
+    return false;
+  }
+  r.sent += bytes;
+  if (r.sent == r.length)
+    seat_.world.counters.count(Counter::posts_unload_bytes, r.length);
+  seat_.messages.send(r, *this, message, h, reading ? 0 : bytes);
+  return true;
+}
+
+// The data is in place; what is left is the immediate and the receive it consumes.
+Step Unload::immediate(Request& r) {
+  ibv_send_wr wr = r.wr;
+  wr.wr.rdma.rkey = 0;
+  wr.wr.rdma.remote_addr = 0;
+  wr.send_flags &= ~static_cast<unsigned>(IBV_SEND_INLINE);
+  seat_.device.room();
+  seat_.device.post(r, wr, 0, *this);
+  return Step::issued;
+}
+
+void Unload::landed(Request& r) {
+  if (r.result.wc.status == IBV_WC_SUCCESS)
+    r.result.wc.byte_len = static_cast<uint32_t>(r.length);
+}
+
+void Unload::refused(Request& r, Status status) {
+  if (status == Status::not_virtual) {
+    seat_.messages.learn(remote_key(r.wr), KeyVerdict::Kind::real);
+    seat_.carrier.again(r);
+    return;
+  }
+  transfer::log_refused(seat_.world, r, status);
+  seat_.carrier.replay(r, Fault::peer);
+}
+
+void Unload::answered(Request& r, const transfer::ReplyHeader& reply,
+                      std::span<const std::byte> payload) {
+  if (const auto status = static_cast<Status>(reply.status); status != Status::ok) {
+    // `halted` only follows the failure that caused it, whose requests no longer count.
+    refused(r, status == Status::halted ? Status::refused : status);
+    return;
+  }
+  const bool reading = r.wr.opcode == IBV_WR_RDMA_READ;
+  if (reading && !seat_.elements.scatter(r, reply.offset, payload)) {
+    seat_.carrier.replay(r, Fault::own_elements);
+    return;
+  }
+  if (r.parts != 0 || r.sent != r.length)
+    return;
+  if (r.wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM) {
+    seat_.carrier.next(r);
+    return;
+  }
+  r.result = {};
+  r.result.wc.opcode = completion_opcode(r.wr.opcode);
+  r.result.wc.byte_len = static_cast<uint32_t>(r.length);
+  seat_.carrier.done(r);
+}
+
+Fit fits(const Facts& facts) noexcept {
+  return is_atomic(facts.opcode) || facts.length == 0 ? Fit::no : by_virtual_key(facts);
+}
+
+std::unique_ptr<Way> make(Seat& seat) {
+  return std::make_unique<Unload>(seat);
+}
+
+} // namespace
+
+extern const WayFunctions unload_way;
+const WayFunctions unload_way{fits, make};
+
+} // namespace adverb::steering

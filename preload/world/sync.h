@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// Locks, atomics and what is each thread's own, by the names the library uses for them: the
+// standard library's here. They have names of their own so that a simulation can put fibres in the
+// place of threads and switch between them at each of these points; that choice is made when the
+// library is compiled and costs nothing in it.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <new>
+#include <shared_mutex>
+
+namespace adverb {
+
+using Mutex = std::mutex;
+using RecursiveMutex = std::recursive_mutex;
+using SharedMutex = std::shared_mutex;
+using ConditionVariable = std::condition_variable;
+template <typename T> using Atomic = std::atomic<T>;
+
+/// A T for each thread, initialised as `T{}` when it first looks. `Tag` tells it from others.
+template <typename T, typename Tag> struct ThreadLocal {
+  static T& get() noexcept {
+    thread_local T value{};
+    return value;
+  }
+};
+
+/// In a fork child: a lock that a thread of the parent's may have held when only this thread went
+/// on. What it held is abandoned, not released.
+template <typename Lock> void renew(Lock& lock) noexcept {
+  new (&lock) Lock;
+}
+
+} // namespace adverb

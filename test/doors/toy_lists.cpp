@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// The lists of libadverb-toy.so: the library's, and a row more of each.
+#include "model/ways.h"
+#include "toy_handlers.h"
+
+#include <array>
+
+namespace adverb::steering {
+extern const WayFunctions toy_way;
+#define WAY(name, words) extern const WayFunctions name##_way;
+#include "steering/ways.def"
+#undef WAY
+} // namespace adverb::steering
+
+namespace adverb::model {
+
+steering::WayTable ways() noexcept {
+  using namespace steering;
+  static constexpr WayRow toy_row{"toy", "requests carried in small pieces",
+                                  observe::Counter::posts_queued, toy_way};
+#define WAY(name, words)                                                                           \
+  static constexpr WayRow name##_row{#name, words, observe::Counter::posts_##name, name##_way};
+#include "steering/ways.def"
+#undef WAY
+#define WAY(name, words) &name##_row,
+  static constexpr const WayRow* table[] = {
+      &toy_row,
+#include "steering/ways.def"
+  };
+#undef WAY
+  return table;
+}
+
+} // namespace adverb::model
+
+namespace adverb::transfer {
+
+#define HANDLER(name, number, version, right, key, order, cost, shape)                             \
+  void run_##name(const Request& request, ReplyToken token);
+#include "transfer/handlers.def"
+
+std::span<const HandlerRow* const> handler_list() noexcept {
+#define HANDLER(name, number, version, right, key, order, cost, shape)                             \
+  static constexpr HandlerRow name##_row{number,       #name,        version,                      \
+                                         Right::right, Key::key,     Order::order,                 \
+                                         Cost::cost,   Shape::shape, run_##name};
+#include "transfer/handlers.def"
+  static constexpr auto all = std::to_array<const HandlerRow*>({
+#define HANDLER(name, number, version, right, key, order, cost, shape) &name##_row,
+#include "transfer/handlers.def"
+      &toy::write_row,
+      &toy::read_row,
+  });
+  return all;
+}
+
+} // namespace adverb::transfer

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// A way of a test's own: WRITE and READ on virtual keys in pieces of 512 bytes, by messages of
+// kinds that only this library knows (toy_handlers.cpp), two pieces of a request at a time.
+#include "toy_kinds.h"
+
+#include "steering/elements.h"
+#include "steering/opcode.h"
+#include "steering/way.h"
+#include "transfer/message_lane.h"
+
+#include <algorithm>
+
+namespace adverb::steering {
+
+using transfer::Status;
+
+namespace {
+
+constexpr uint64_t piece = 512;
+constexpr uint32_t at_a_time = 2;
+
+class Toy final : public Way {
+public:
+  explicit Toy(Seat& seat) : seat_(seat) {}
+  Lane& lane(const Request&) override { return seat_.messages; }
+
+  Step issue(Request& r, int&) override {
+    const bool reading = r.wr.opcode == IBV_WR_RDMA_READ;
+    if (r.sent == 0 && r.parts == 0 && reading && !seat_.elements.writable(r)) {
+      seat_.carrier.replay(r, Fault::own_elements);
+      return Step::changed;
+    }
+    while (!r.flawed && r.sent < r.length && r.parts < at_a_time && send_piece(r, reading)) {
+    }
+    if (r.flawed && r.parts == 0) {
+      seat_.carrier.replay(r, Fault::own_elements);
+      return Step::changed;
+    }
+    return r.sent == r.length ? Step::issued : Step::wait;
+  }
+
+  void landed(Request&) override {}
+  void returned(Request&) override {}
+
+  void answered(Request& r, const transfer::ReplyHeader& reply,
+                std::span<const std::byte> payload) override {
+    const auto status = static_cast<Status>(reply.status);
+    if (status == Status::not_virtual) {
+      seat_.messages.learn(remote_key(r.wr), KeyVerdict::Kind::real);
+      seat_.carrier.again(r);
+    } else if (status != Status::ok) {
+      seat_.carrier.replay(r, Fault::peer);
+    } else if (r.wr.opcode == IBV_WR_RDMA_READ &&
+               !seat_.elements.scatter(r, reply.offset, payload)) {
+      seat_.carrier.replay(r, Fault::own_elements);
+    } else if (r.parts == 0 && r.sent == r.length) {
+      r.result = {};
+      r.result.wc.opcode = completion_opcode(r.wr.opcode);
+      r.result.wc.byte_len = static_cast<uint32_t>(r.length);
+      seat_.carrier.done(r);
+    }
+  }
+
+private:
+  bool send_piece(Request& r, bool reading) {
+    std::byte* message = seat_.messages.begin();
+    if (message == nullptr)
+      return false;
+    const size_t bytes =
+        std::min({r.length - r.sent, piece, uint64_t{seat_.messages.payload_max()}});
+    auto h = seat_.messages.header(r, reading ? toy::read : toy::write);
+    h.total_address = r.wr.wr.rdma.remote_addr;
+    h.total = r.length;
+    h.address = h.total_address + r.sent;
+    h.length = static_cast<uint32_t>(bytes);
+    h.key = r.wr.wr.rdma.rkey;
+    if (r.sent + bytes == r.length)
+      h.flags |= transfer::last_part;
+    if (!reading && !seat_.elements.gather(r, r.sent, message + sizeof h, bytes)) {
+      seat_.messages.cancel(message);
+      r.flawed = true;
+      return false;
+    }
+    r.sent += bytes;
+    seat_.messages.send(r, *this, message, h, reading ? 0 : bytes);
+    return true;
+  }
+
+  Seat& seat_;
+};
+
+Fit fits(const Facts& facts) noexcept {
+  const bool carried = facts.opcode == IBV_WR_RDMA_WRITE || facts.opcode == IBV_WR_RDMA_READ;
+  return carried && facts.length != 0 ? by_virtual_key(facts) : Fit::no;
+}
+
+std::unique_ptr<Way> make(Seat& seat) {
+  return std::make_unique<Toy>(seat);
+}
+
+} // namespace
+
+extern const WayFunctions toy_way;
+const WayFunctions toy_way{fits, make};
+
+} // namespace adverb::steering

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+#include "fake_fabric.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+
+namespace adverb::test {
+
+namespace {
+FakeFabric* the_fabric = nullptr; // provider functions are given no other way to it
+} // namespace
+
+struct FakeFabric::Device {
+  ibv_device device{};
+  verbs_context extended{};
+};
+
+struct FakeFabric::Mr {
+  ibv_mr mr{};
+  uint64_t iova = 0;
+  unsigned access = 0;
+};
+
+struct FakeFabric::Cq {
+  ibv_cq cq{};
+  std::deque<ibv_wc> completions;
+};
+
+struct FakeFabric::Qp {
+  ibv_qp qp{};
+  unsigned access = 0;
+  uint32_t dest = 0;
+  bool all_signaled = false;
+  ibv_qp_cap cap{};
+  struct Receive {
+    uint64_t wr_id;
+    std::vector<ibv_sge> sges;
+  };
+  std::deque<Receive> receives;
+};
+
+struct Verbs {
+  using Cq = FakeFabric::Cq;
+  using Qp = FakeFabric::Qp;
+  using Mr = FakeFabric::Mr;
+
+  static FakeFabric& fabric() { return *the_fabric; }
+  static Qp& of(ibv_qp* qp) { return *reinterpret_cast<Qp*>(qp); }
+  static Cq& of(ibv_cq* cq) { return *reinterpret_cast<Cq*>(cq); }
+
+  static ibv_mr* reg(ibv_pd* pd, void* start, size_t length, uint64_t iova, int access) {
+    auto mr = std::make_unique<Mr>();
+    mr->mr.context = pd->context;
+    mr->mr.pd = pd;
+    mr->mr.addr = start;
+    mr->mr.length = length;
+    mr->mr.lkey = mr->mr.rkey = fabric().next_key_++;
+    mr->iova = iova;
+    mr->access = static_cast<unsigned>(access);
+    fabric().registered += length;
+    auto* out = &mr->mr;
+    fabric().mrs_[out->lkey] = std::move(mr);
+    return out;
+  }
+  static int dereg(ibv_mr* mr) {
+    fabric().registered -= mr->length;
+    fabric().mrs_.erase(mr->lkey);
+    return 0;
+  }
+
+  // The bytes that key and range name; null: a key, range or right is wrong.
+  static std::byte* bytes(uint32_t key, const ibv_pd* pd, uint64_t address, uint64_t length,
+                          unsigned right) {
+    const auto it = fabric().mrs_.find(key);
+    if (it == fabric().mrs_.end())
+      return nullptr;
+    const Mr& mr = *it->second;
+    if (mr.mr.pd != pd || (mr.access & right) != right || address < mr.iova ||
+        length > mr.mr.length || address - mr.iova > mr.mr.length - length)
+      return nullptr;
+    return static_cast<std::byte*>(mr.mr.addr) + (address - mr.iova);
+  }
+
+  static void complete(Qp& qp, ibv_cq* cq, uint64_t wr_id, ibv_wc_status status,
+                       ibv_wc_opcode opcode, uint32_t length = 0) {
+    ibv_wc wc{};
+    wc.wr_id = wr_id;
+    wc.status = status;
+    wc.opcode = opcode;
+    wc.byte_len = length;
+    wc.qp_num = qp.qp.qp_num;
+    of(cq).completions.push_back(wc);
+  }
+
+  static bool gather(const Qp& qp, const ibv_send_wr& wr, std::vector<std::byte>& out) {
+    for (int i = 0; i < wr.num_sge; ++i) {
+      const ibv_sge& sge = wr.sg_list[i];
+      const auto* from = (wr.send_flags & IBV_SEND_INLINE) != 0
+                             ? reinterpret_cast<const std::byte*>(sge.addr)
+                             : bytes(sge.lkey, qp.qp.pd, sge.addr, sge.length, 0);
+      if (from == nullptr)
+        return false;
+      out.insert(out.end(), from, from + sge.length);
+    }
+    return true;
+  }
+  static bool scatter(const Qp& qp, const ibv_sge* sges, size_t count, const std::byte* from,
+                      size_t left) {
+    for (size_t i = 0; i < count && left != 0; ++i) {
+      const size_t n = std::min<size_t>(left, sges[i].length);
+      auto* to = bytes(sges[i].lkey, qp.qp.pd, sges[i].addr, n, IBV_ACCESS_LOCAL_WRITE);
+      if (to == nullptr)
+        return false;
+      memcpy(to, from, n);
+      from += n;
+      left -= n;
+    }
+    return left == 0;
+  }
+
+  static ibv_wc_status carry_out(Qp& qp, Qp& peer, const ibv_send_wr& wr, uint32_t& length) {
+    std::vector<std::byte> data;
+    const bool reading = wr.opcode == IBV_WR_RDMA_READ;
+    for (int i = 0; i < wr.num_sge; ++i)
+      length += wr.sg_list[i].length;
+    if (!reading && !gather(qp, wr, data))
+      return IBV_WC_LOC_PROT_ERR;
+    if (reading || wr.opcode == IBV_WR_RDMA_WRITE || wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM) {
+      const unsigned right = reading ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE;
+      if ((peer.access & right) == 0)
+        return IBV_WC_REM_ACCESS_ERR;
+      if (length != 0) {
+        auto* there = bytes(wr.wr.rdma.rkey, peer.qp.pd, wr.wr.rdma.remote_addr, length, right);
+        if (there == nullptr)
+          return IBV_WC_REM_ACCESS_ERR;
+        if (reading)
+          return scatter(qp, wr.sg_list, static_cast<size_t>(wr.num_sge), there, length)
+                     ? IBV_WC_SUCCESS
+                     : IBV_WC_LOC_PROT_ERR;
+        memcpy(there, data.data(), length);
+      }
+      if (wr.opcode == IBV_WR_RDMA_WRITE)
+        return IBV_WC_SUCCESS;
+    }
+    if (peer.receives.empty())
+      return IBV_WC_RNR_RETRY_EXC_ERR;
+    const auto receive = std::move(peer.receives.front());
+    peer.receives.pop_front();
+    const bool immediate = wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+    if (!immediate &&
+        !scatter(peer, receive.sges.data(), receive.sges.size(), data.data(), length)) {
+      complete(peer, peer.qp.recv_cq, receive.wr_id, IBV_WC_LOC_LEN_ERR, IBV_WC_RECV);
+      fail(peer);
+      return IBV_WC_REM_INV_REQ_ERR;
+    }
+    complete(peer, peer.qp.recv_cq, receive.wr_id, IBV_WC_SUCCESS,
+             immediate ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV, length);
+    return IBV_WC_SUCCESS;
+  }
+
+  static void fail(Qp& qp) {
+    qp.qp.state = IBV_QPS_ERR;
+    for (const auto& receive : std::exchange(qp.receives, {}))
+      complete(qp, qp.qp.recv_cq, receive.wr_id, IBV_WC_WR_FLUSH_ERR, IBV_WC_RECV);
+  }
+
+  static int post_send(ibv_qp* base, ibv_send_wr* wr, ibv_send_wr** bad) {
+    Qp& qp = of(base);
+    ++fabric().post_calls;
+    for (; wr != nullptr; wr = wr->next) {
+      if (qp.qp.state != IBV_QPS_RTS && qp.qp.state != IBV_QPS_ERR) {
+        *bad = wr;
+        return EINVAL;
+      }
+      ++fabric().posted;
+      uint32_t length = 0;
+      ibv_wc_status status = IBV_WC_WR_FLUSH_ERR;
+      if (qp.qp.state == IBV_QPS_RTS) {
+        const auto peer = fabric().qps_.find(qp.dest);
+        status = peer == fabric().qps_.end() || peer->second->qp.state == IBV_QPS_ERR
+                     ? IBV_WC_RETRY_EXC_ERR
+                     : carry_out(qp, *peer->second, *wr, length);
+        if (status == IBV_WC_REM_ACCESS_ERR)
+          fail(*peer->second);
+        if (status != IBV_WC_SUCCESS)
+          fail(qp);
+      }
+      if (status != IBV_WC_SUCCESS || qp.all_signaled || (wr->send_flags & IBV_SEND_SIGNALED) != 0)
+        complete(qp, qp.qp.send_cq, wr->wr_id, status,
+                 wr->opcode == IBV_WR_RDMA_READ ? IBV_WC_RDMA_READ : IBV_WC_RDMA_WRITE, length);
+    }
+    return 0;
+  }
+  static int post_recv(ibv_qp* base, ibv_recv_wr* wr, ibv_recv_wr**) {
+    for (; wr != nullptr; wr = wr->next)
+      of(base).receives.push_back({wr->wr_id, {wr->sg_list, wr->sg_list + wr->num_sge}});
+    return 0;
+  }
+  static int poll_cq(ibv_cq* base, int most, ibv_wc* wc) {
+    Cq& cq = of(base);
+    int n = 0;
+    for (; n < most && !cq.completions.empty(); ++n) {
+      wc[n] = cq.completions.front();
+      cq.completions.pop_front();
+    }
+    return n;
+  }
+
+  static ibv_cq* create_cq(ibv_context* context, int cqe, void*, ibv_comp_channel*, int) {
+    auto* cq = new Cq;
+    cq->cq.context = context;
+    cq->cq.cqe = cqe;
+    return &cq->cq;
+  }
+  static ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
+    auto* qp = new Qp;
+    qp->qp.context = pd->context;
+    qp->qp.pd = pd;
+    qp->qp.send_cq = attr->send_cq;
+    qp->qp.recv_cq = attr->recv_cq;
+    qp->qp.qp_type = attr->qp_type;
+    qp->qp.state = IBV_QPS_RESET;
+    qp->qp.qp_num = fabric().next_qpn_++;
+    qp->all_signaled = attr->sq_sig_all != 0;
+    fabric().qps_[qp->qp.qp_num] = qp;
+    return &qp->qp;
+  }
+  static int modify_qp(ibv_qp* base, ibv_qp_attr* attr, int mask) {
+    Qp& qp = of(base);
+    if ((mask & IBV_QP_ACCESS_FLAGS) != 0)
+      qp.access = attr->qp_access_flags;
+    if ((mask & IBV_QP_DEST_QPN) != 0)
+      qp.dest = attr->dest_qp_num;
+    if ((mask & IBV_QP_STATE) == 0)
+      return 0;
+    if (attr->qp_state == IBV_QPS_ERR)
+      fail(qp);
+    qp.qp.state = attr->qp_state;
+    return 0;
+  }
+  static int destroy_qp(ibv_qp* base) {
+    fabric().qps_.erase(base->qp_num);
+    delete &of(base);
+    return 0;
+  }
+};
+
+const provider::Real& FakeFabric::real() {
+  static const provider::Real table = [] {
+    provider::Real r;
+    r.ibv_alloc_pd = [](ibv_context* context) {
+      auto* pd = new ibv_pd{};
+      pd->context = context;
+      return pd;
+    };
+    r.ibv_dealloc_pd = [](ibv_pd* pd) {
+      delete pd;
+      return 0;
+    };
+    r.ibv_reg_mr = [](ibv_pd* pd, void* start, size_t length, int access) {
+      return Verbs::reg(pd, start, length, reinterpret_cast<uintptr_t>(start), access);
+    };
+    r.ibv_reg_mr_iova = [](ibv_pd* pd, void* start, size_t length, uint64_t iova, int access) {
+      return Verbs::reg(pd, start, length, iova, access);
+    };
+    r.ibv_dereg_mr = Verbs::dereg;
+    r.ibv_create_cq = Verbs::create_cq;
+    r.ibv_destroy_cq = [](ibv_cq* cq) {
+      delete &Verbs::of(cq);
+      return 0;
+    };
+    r.ibv_create_qp = Verbs::create_qp;
+    r.ibv_modify_qp = Verbs::modify_qp;
+    r.ibv_destroy_qp = Verbs::destroy_qp;
+    r.ibv_query_gid = [](ibv_context*, uint8_t, int, ibv_gid* gid) {
+      *gid = {};
+      return 0;
+    };
+    r.ibv_open_device = [](ibv_device* device) {
+      const auto& all = the_fabric->devices_;
+      const auto it = std::find_if(all.begin(), all.end(),
+                                   [device](const auto& d) { return &d->device == device; });
+      return it == all.end() ? nullptr : &(*it)->extended.context;
+    };
+    r.ibv_close_device = [](ibv_context*) { return 0; };
+    return r;
+  }();
+  return table;
+}
+
+FakeFabric::FakeFabric() {
+  the_fabric = this;
+}
+
+FakeFabric::~FakeFabric() {
+  the_fabric = nullptr;
+}
+
+ibv_device* FakeFabric::device() {
+  auto fresh = std::make_unique<Device>();
+  strcpy(fresh->device.name, ("fake" + std::to_string(devices_.size())).c_str());
+  ibv_context& context = fresh->extended.context;
+  context.device = &fresh->device;
+  context.ops.post_send = Verbs::post_send;
+  context.ops.post_recv = Verbs::post_recv;
+  context.ops.poll_cq = Verbs::poll_cq;
+  context.ops.req_notify_cq = [](ibv_cq*, int) { return 0; };
+  devices_.push_back(std::move(fresh));
+  return &devices_.back()->device;
+}
+
+} // namespace adverb::test

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// A provider of RC queue pairs without device or thread: a request is carried out, checks and all,
+// while it is posted. What the devices of one fabric share, every World of a test is given through
+// its provider table and the pointers of its contexts.
+//
+// One thread. It does what the verbs say for what the tests use, and no more.
+#pragma once
+
+#include "provider/real.h"
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include <infiniband/verbs.h>
+
+namespace adverb::test {
+
+class FakeFabric {
+public:
+  FakeFabric();
+  ~FakeFabric();
+  FakeFabric(const FakeFabric&) = delete;
+  FakeFabric& operator=(const FakeFabric&) = delete;
+
+  // The functions of the library, for Seams::real. Of one fabric at a time.
+  static const provider::Real& real();
+
+  // One more device; ibv_open_device of real() opens it.
+  ibv_device* device();
+
+  uint64_t posted = 0;     // requests given to queue pairs of the fabric
+  uint64_t post_calls = 0; // by so many calls
+  uint64_t registered = 0; // bytes
+
+private:
+  struct Device;
+  struct Mr;
+  struct Cq;
+  struct Qp;
+  friend struct Verbs;
+
+  std::vector<std::unique_ptr<Device>> devices_;
+  std::map<uint32_t, std::unique_ptr<Mr>> mrs_; // by key
+  std::map<uint32_t, Qp*> qps_;                 // by number
+  uint32_t next_key_ = 0x1000;
+  uint32_t next_qpn_ = 0x100;
+};
+
+} // namespace adverb::test
