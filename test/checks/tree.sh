@@ -34,17 +34,9 @@ entries_outside_layout() {
   tracked | cut -d/ -f1 | sort -u | grep -vxE 'meson.build|preload|kernel|policy|examples|test|scripts|README.md|COPYING|\..*'
 }
 
-long_files() {
-  tracked '*.c' '*.h' '*.cpp' | while read -r file; do
-    lines=$(wc -l < "$file")
-    [ "$lines" -le 500 ] || echo "$file: $lines lines"
-  done
-}
-
 check_empty "every file names its licence" without_licence_line
 check_empty "every folder has a README.md" folders_without_readme
 check_empty "nothing is marked as unfinished" unfinished_markers
 check_empty "no file names a path of somebody's machine" machine_paths
 check_empty "the top level is as agreed" entries_outside_layout
-check_empty "every source is short enough to tell one story" long_files
 finish

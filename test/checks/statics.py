@@ -1,0 +1,92 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""What libadverb.so has of its own that is writable and static, read from its symbol table: nothing
+but what stands in LIST with a reason. All else belongs to a World (preload/world), of which a process
+may hold two. And the keyword thread_local stands in world/sync.h alone, whose wrapper fibres can
+carry along."""
+
+import os
+import re
+import subprocess
+import sys
+
+# Pattern of the demangled name: why it cannot belong to a World.
+LIST = {
+    r"adverb::interpose::\(anonymous namespace\)::process\(\)::(memory|made)":
+        "the process's own World",
+    r"adverb::interpose::\(anonymous namespace\)::table<.*>":
+        "an unmanaged post finds whose it is in a dozen instructions",
+    r"adverb::interpose::\(anonymous namespace\)::(writers|lock)":
+        "of that table; of patching, as a provider's context has one set of pointers",
+    r"adverb::interpose::process_edge\(\)::edge": "has no state but its table of functions",
+    r"adverb::interpose::\(anonymous namespace\)::constructed":
+        "noted by a constructor, which takes no argument",
+    r"adverb::interpose::active\(\)::on": "asked by hooks, which take no World",
+    r"adverb::interpose::watch_forks\(\)::once": "handlers of fork are the process's",
+    r"adverb::observe::\(anonymous namespace\)::exiting_(page|before)":
+        "handlers of exit take no argument",
+    r"adverb::memory::\(anonymous namespace\)::chosen":
+        "what the kernel lets this process do to its own memory",
+    r"adverb::memory::\(anonymous namespace\)::(before|installed)":
+        "handlers of signals are the process's",
+    r"adverb::policy::.*(schema\(\)::parsed|check_object\(.*\)::nothing)":
+        "constants of JSON, never written again once they are made",
+    r"adverb::ThreadLocal<.*>::get\(\)::value": "each thread's own, behind the wrapper",
+}
+
+# Of rooms that are not yet handed a World: each goes with the free function it serves.
+LEAVING = (
+    r"adverb::.*\btransition::.*",
+    r"adverb::observe::\(anonymous namespace\)::without_world",
+)
+
+WRITABLE = (".data", ".bss", ".tdata", ".tbss")
+
+
+def statics(library):
+    """(section, demangled name) of every writable object of ours."""
+    listing = subprocess.run(["objdump", "--syms", "--demangle", library], capture_output=True,
+                             text=True, check=True).stdout
+    for line in listing.splitlines():
+        # 0000000000123456 l     O .bss	0000000000000008              .hidden name
+        found = re.match(r"[0-9a-f]+ .{7} (\S+)\t[0-9a-f]+\s+(?:\.hidden )?(.*)", line)
+        if found and found[1] in WRITABLE and "adverb::" in found[2]:
+            yield found[1], found[2]
+
+
+def plain(name):
+    """Without what says that it is another's guard, or a copy a compiler made."""
+    name = re.sub(r"^(guard variable for|TLS (init|wrapper) function for) ", "", name)
+    return re.sub(r"\[abi:\w+\]|\[clone .*\]", "", name)
+
+
+def report(name, findings):
+    print(f"not ok - {name}: {len(findings)} found" if findings else f"ok - {name}")
+    for finding in findings:
+        print(f"# {finding}")
+    return not findings
+
+
+def main():
+    library = os.path.join(os.environ["ADVERB_BUILD"], "preload", "libadverb.so")
+    found = [(section, plain(name)) for section, name in statics(library)]
+    good = report("libadverb.so has a symbol table", [] if found else [library])
+    good &= report("no mutable object is static but those with a reason", sorted(
+        {f"{section} {name}" for section, name in found
+         if not any(re.fullmatch(pattern, name) for pattern in (*LIST, *LEAVING))}))
+    good &= report("every reason has its object", [
+        pattern for pattern in LIST if not any(re.fullmatch(pattern, name) for _, name in found)])
+    sources = subprocess.run(["git", "ls-files", "preload/*.h", "preload/*.cpp"], capture_output=True,
+                             text=True, check=True).stdout.split()
+    lines = []
+    for path in sources:
+        if path == "preload/world/sync.h" or not os.path.exists(path):
+            continue
+        with open(path, encoding="utf-8") as file:
+            lines += [f"{path}:{number}: {line.strip()}" for number, line in enumerate(file, 1)
+                      if re.search(r"\bthread_local\b", line.split("//")[0])]
+    good &= report("thread_local stands behind its wrapper only", lines)
+    return 0 if good else 1
+
+
+sys.exit(main())
