@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """Suites that run on this machine: Catch2 programs, and folders of scripts that print TAP."""
 
+import fnmatch
 import json
 import os
 import subprocess
@@ -10,19 +11,24 @@ import process
 from results import FAILED, Result, from_tap
 
 
-def programs(build, suite):
-    """The meson tests of `suite`, as meson describes them."""
+# With TSan, the slowest: where threads meet. Of verify a few families only (test/verify/loopback.sh).
+TSAN_TESTS = ("stress_*", "verify_*")
+
+
+def programs(build, suite, wanted=lambda name: True):
+    """The meson tests of `suite` whose names are wanted, as meson describes them."""
     listing = subprocess.run(
         ["meson", "introspect", "--tests", build], check=True, capture_output=True, text=True)
-    return [t for t in json.loads(listing.stdout) if any(s.split(":")[-1] == suite for s in t["suite"])]
+    return [t for t in json.loads(listing.stdout)
+            if any(s.split(":")[-1] == suite for s in t["suite"]) and wanted(t["name"])]
 
 
-def needed_by(build, suite):
-    """What ninja has to make for the tests of `suite`, and no more: a sanitizer's build is slow."""
+def needed_by(build, suite, wanted):
+    """What ninja has to make for these tests of `suite`, and no more: a sanitizer's build is slow."""
     listing = subprocess.run(
         ["meson", "introspect", "--targets", build], check=True, capture_output=True, text=True)
     files = {t["id"]: t["filename"] for t in json.loads(listing.stdout)}
-    targets = {i for test in programs(build, suite) for i in test["depends"]}
+    targets = {i for test in programs(build, suite, wanted) for i in test["depends"]}
     return sorted(os.path.relpath(f, build) for i in targets for f in files[i])
 
 
@@ -41,11 +47,9 @@ def run_catch2(suite, name, command, timeout, environment):
     return results
 
 
-def run_programs(suite, context, meson_suite=None, build=None, environment=None):
+def run_programs(suite, context, meson_suite=None, build=None, environment=None, wanted=None):
     """Runs the meson tests of a suite: Catch2 programs, and those that declare `protocol: 'tap'`."""
-    for test in programs(build or context.build, meson_suite or suite):
-        if not context.wanted(test["name"]):
-            continue
+    for test in programs(build or context.build, meson_suite or suite, wanted or context.wanted):
         # Meson's own limits are for an idle machine.
         timeout = 3 * float(test["timeout"] or 300)
         environment_of_test = {**test["env"], **(environment or {})}
@@ -81,6 +85,11 @@ def run_folder(suite, context):
 def run_sanitizer(suite, context, name, sanitizers):
     """The loopback suite once more, what it needs built with the given sanitizers."""
     build = f"{context.build}-{name}"
+
+    def wanted(test):
+        of_this = name != "tsan" or any(fnmatch.fnmatch(test, pattern) for pattern in TSAN_TESTS)
+        return of_this and context.wanted(test)
+
     if not os.path.exists(os.path.join(build, "build.ninja")):
         output, status = process.run(
             ["meson", "setup", f"-Db_sanitize={sanitizers}", "-Db_lundef=false", "-Doptimization=1",
@@ -88,7 +97,9 @@ def run_sanitizer(suite, context, name, sanitizers):
         if status != 0:
             yield Result(suite, "set up", FAILED, "meson setup", output)
             return
-    output, status = process.run(["ninja", "-C", build, *needed_by(build, "loopback")], 3600)
+    needed = needed_by(build, "loopback", wanted)
+    # Without a name ninja would make everything.
+    output, status = process.run(["ninja", "-C", build, *needed], 3600) if needed else ("", 0)
     if status != 0:
         yield Result(suite, "build", FAILED, "ninja", output[-8000:])
         return
@@ -98,5 +109,5 @@ def run_sanitizer(suite, context, name, sanitizers):
         "UBSAN_OPTIONS": os.environ.get("UBSAN_OPTIONS", "halt_on_error=1:print_stacktrace=1"),
         "TSAN_OPTIONS": os.environ.get("TSAN_OPTIONS", "halt_on_error=1:second_deadlock_stack=1:"
                                        "die_after_fork=0")}  # cases fork: a daemon, a killed peer
-    yield from run_programs(suite, context, "loopback", build, environment)
+    yield from run_programs(suite, context, "loopback", build, environment, wanted)
     yield from run_scripts(suite, context, "loopback", build, environment)
