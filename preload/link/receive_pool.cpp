@@ -41,7 +41,7 @@ void ReceivePool::take_back(uint32_t slot) noexcept {
   const provider::Inside inside;
   const Slot buffer = at(slot);
   ibv_sge sge{reinterpret_cast<uintptr_t>(buffer.memory), static_cast<uint32_t>(message_bytes_),
-              buffer.lkey};
+              buffer.region->lkey};
   ibv_recv_wr wr{};
   wr.wr_id = wr_id_ | slot;
   wr.sg_list = &sge;
@@ -78,7 +78,7 @@ bool ReceivePool::add(uint32_t count) {
     used_ += bytes;
     for (uint32_t i = 0; i < count; ++i) {
       fresh.push_back(static_cast<uint32_t>(slots_.size()));
-      slots_.push_back({static_cast<std::byte*>(memory) + i * message_bytes_, mr->lkey});
+      slots_.push_back({static_cast<std::byte*>(memory) + i * message_bytes_, mr});
     }
   }
   for (const uint32_t slot : fresh)

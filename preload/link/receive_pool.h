@@ -45,7 +45,7 @@ private:
 
   struct Slot {
     std::byte* memory;
-    uint32_t lkey;
+    const ibv_mr* region; // of it and its neighbours
   };
   Slot at(uint32_t slot) noexcept;
 
