@@ -35,6 +35,19 @@ check "no request was carried by the way behind the toy" \
   test "$(counted toy posts_unload_bytes)" -lt "$(counted toy responder_bytes)"
 "$here/../verify/verify-compare" --prefix "with the toy way: " "$work/stock" "$work/toy"
 
+# Small regions are the toy backend's, the others pinned.
+echo '{"version": 1, "rules": [{"name": "toys", "register": "toy"}]}' > "$work/toys.json"
+export ADVERB_POLICY=$work/toys.json
+# It lends nothing, so atomics on its regions end in the device's error.
+others+=(--except '*atomic*' --except 'data.rc.fetch_add' --except 'data.rc.cmp_swap')
+check "the toy backend's run is right by itself" run backend "$toy" "${others[@]}"
+run stock-backend "" "${others[@]}"
+check "what peers do to its regions is carried" test "$(counted backend responder_bytes)" -gt 0
+check "no other backend makes their elements usable" \
+  test "$(counted backend windows_registered) $(counted backend staging_copies)" = "0 0"
+"$here/../verify/verify-compare" --prefix "with the toy backend: " "$work/stock-backend" "$work/backend"
+export ADVERB_POLICY=unpinned
+
 # Nothing carries the request, so it reaches the device with its reserved key.
 run bare "$bare" --case data.rc.write
 check "without unload's row and file the library loads" test -s "$work/bare"
