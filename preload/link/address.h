@@ -2,7 +2,7 @@
 // Where the peer of a queue pair answers, and who is at the other end of a connection.
 #pragma once
 
-#include "link/links.h"
+#include "link/local_qp.h"
 
 #include <netinet/in.h>
 #include <optional>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "link/companion.h"
-#include "link/device.h"
 #include "link/receive_pool.h"
 #include "link/service.h"
 #include "observe/counters.h"
@@ -46,31 +45,30 @@ std::shared_ptr<Companion> Companion::create(std::shared_ptr<Device> device, Rol
     return nullptr;
   c->memory_ = static_cast<std::byte*>(memory);
   madvise(memory, c->bytes_, MADV_DONTFORK);
-  c->mr_ = real.ibv_reg_mr(d.pd_, memory, c->bytes_, IBV_ACCESS_LOCAL_WRITE);
+  c->mr_ = real.ibv_reg_mr(d.pd(), memory, c->bytes_, IBV_ACCESS_LOCAL_WRITE);
   if (c->mr_ == nullptr)
     return nullptr;
-  d.used_ += c->bytes_;
-  observe::gauge_add(observe::Gauge::pinned_bytes, static_cast<int64_t>(c->bytes_));
+  d.pinned(c->bytes_);
   c->free_.reserve(sends);
   for (uint32_t i = sends; i-- > 0;)
     c->free_.push_back(i);
 
   ibv_qp_init_attr init{};
-  init.send_cq = d.cq_;
-  init.recv_cq = d.cq_;
+  init.send_cq = d.cq();
+  init.recv_cq = d.cq();
   init.srq = c->receives_->srq();
   init.qp_type = IBV_QPT_RC;
   init.sq_sig_all = 1;
   init.cap.max_send_wr = sends;
   init.cap.max_send_sge = 1;
-  c->qp_ = real.ibv_create_qp(d.pd_, &init);
+  c->qp_ = real.ibv_create_qp(d.pd(), &init);
   if (c->qp_ == nullptr || !c->receives_->add(sends))
     return nullptr;
   c->slots_posted_ = sends;
   uint32_t random = 0;
   if (getrandom(&random, sizeof random, 0) == sizeof random)
     c->psn_ = random & 0xFFFFFF;
-  d.add(c.get());
+  d.add(c->qpn(), c);
   observe::count(observe::Counter::companions);
   return c;
 }
@@ -83,7 +81,8 @@ void Companion::retire(Companion* companion) {
   Service::get().run([companion] {
     const std::shared_ptr<Device> device = companion->device_;
     const std::lock_guard hold(device->lock());
-    device->remove(companion);
+    if (companion->qp_ != nullptr)
+      device->remove(companion->qpn());
     companion->stop();
     for (int round = 0; round < retire_polls && device->poll(); ++round) {
     }
@@ -108,8 +107,7 @@ Companion::~Companion() {
     real.ibv_destroy_qp(qp_);
   if (mr_ != nullptr) {
     real.ibv_dereg_mr(mr_);
-    device_->used_ -= bytes_;
-    observe::gauge_add(observe::Gauge::pinned_bytes, -static_cast<int64_t>(bytes_));
+    device_->unpinned(bytes_);
   }
   if (memory_ != nullptr)
     munmap(memory_, bytes_);
@@ -198,7 +196,7 @@ void Companion::send(std::byte* message, size_t bytes) noexcept {
   // One sender at a time: order of messages is order of requests.
   const std::lock_guard hold(lock_);
   const provider::Inside inside;
-  if (down_ || device_->context_->ops.post_send(qp_, &wr, &bad) != 0) {
+  if (down_ || device_->context()->ops.post_send(qp_, &wr, &bad) != 0) {
     free_.push_back(static_cast<uint32_t>(wr.wr_id));
     close();
   }

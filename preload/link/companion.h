@@ -4,6 +4,7 @@
 #pragma once
 
 #include "link/channel.h"
+#include "link/device.h"
 
 #include <functional>
 #include <mutex>
@@ -13,10 +14,7 @@
 
 namespace adverb::link {
 
-class Device;
-class ReceivePool;
-
-class Companion final : public Channel {
+class Companion final : public Channel, public DeviceQp {
 public:
   // Creates the queue pair and its buffers; nullptr and errno when the device cannot. `credits` at
   // most.
@@ -47,16 +45,14 @@ public:
   void close() noexcept override;
 
 private:
-  friend class Device;
   Companion(std::shared_ptr<Device> device, Role role, std::shared_ptr<Protocol> protocol);
   ~Companion() override;
   static void retire(Companion* companion);
   void stop() noexcept;
   uint32_t index_of(const std::byte* message) const noexcept;
-  // Under the progress lock.
-  void on_received(RxBuffer message);
-  void on_sent(uint64_t index, bool ok);
-  void finish();
+  void on_received(RxBuffer message) override;
+  void on_sent(uint64_t index, bool ok) override;
+  void finish(); // under the progress lock
 
   const std::shared_ptr<Device> device_;
   const std::shared_ptr<Protocol> protocol_;

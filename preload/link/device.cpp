@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "link/device.h"
-#include "link/companion.h"
 #include "link/service.h"
 #include "memory/limits.h"
 #include "observe/counters.h"
@@ -129,21 +128,21 @@ bool Device::poll() {
     const int n = context_->ops.poll_cq(cq_, static_cast<int>(batch.size()), batch.data());
     for (int i = 0; i < n; ++i) {
       const ibv_wc& wc = batch[static_cast<size_t>(i)];
-      const auto companion = find(wc.qp_num);
+      const auto qp = find(wc.qp_num);
       if (wc.status != IBV_WC_SUCCESS && wc.status != IBV_WC_WR_FLUSH_ERR)
         observe::log_info("{}: a companion queue pair failed: work completion status {}",
                           device_->name, static_cast<int>(wc.status));
       if ((wc.wr_id & receive_bit) == 0) {
-        if (companion)
-          companion->on_sent(wc.wr_id, wc.status == IBV_WC_SUCCESS);
+        if (qp)
+          qp->on_sent(wc.wr_id, wc.status == IBV_WC_SUCCESS);
         continue;
       }
       auto& pool = pool_at_[(wc.wr_id & ~receive_bit) >> pool_shift];
       RxBuffer message = pool.load(std::memory_order_acquire)
                              ->received(static_cast<uint32_t>(wc.wr_id),
                                         wc.status == IBV_WC_SUCCESS ? wc.byte_len : 0);
-      if (companion && wc.status == IBV_WC_SUCCESS)
-        companion->on_received(std::move(message));
+      if (qp && wc.status == IBV_WC_SUCCESS)
+        qp->on_received(std::move(message));
     }
     any |= n > 0;
     if (n < static_cast<int>(batch.size()))
@@ -171,21 +170,30 @@ ReceivePool* Device::receive_pool(size_t message_bytes) {
   return pools_.back().get();
 }
 
-void Device::add(Companion* companion) {
-  const std::lock_guard hold(companions_lock_);
-  companions_[companion->qpn()] = companion->weak_from_this();
+void Device::pinned(uint64_t bytes) noexcept {
+  used_ += bytes;
+  observe::gauge_add(observe::Gauge::pinned_bytes, static_cast<int64_t>(bytes));
 }
 
-void Device::remove(const Companion* companion) {
-  const std::lock_guard hold(companions_lock_);
-  if (companion->qp_ != nullptr)
-    companions_.erase(companion->qpn());
+void Device::unpinned(uint64_t bytes) noexcept {
+  used_ -= bytes;
+  observe::gauge_add(observe::Gauge::pinned_bytes, -static_cast<int64_t>(bytes));
 }
 
-std::shared_ptr<Companion> Device::find(uint32_t qpn) {
-  const std::lock_guard hold(companions_lock_);
-  const auto it = companions_.find(qpn);
-  return it == companions_.end() ? nullptr : std::static_pointer_cast<Companion>(it->second.lock());
+void Device::add(uint32_t qpn, std::weak_ptr<DeviceQp> qp) {
+  const std::lock_guard hold(qps_lock_);
+  qps_[qpn] = std::move(qp);
+}
+
+void Device::remove(uint32_t qpn) {
+  const std::lock_guard hold(qps_lock_);
+  qps_.erase(qpn);
+}
+
+std::shared_ptr<DeviceQp> Device::find(uint32_t qpn) {
+  const std::lock_guard hold(qps_lock_);
+  const auto it = qps_.find(qpn);
+  return it == qps_.end() ? nullptr : it->second.lock();
 }
 
 } // namespace adverb::link

@@ -22,9 +22,17 @@
 
 namespace adverb::link {
 
-class Companion;
+// A queue pair of adverb's own on a device. Both calls are under the progress lock.
+class DeviceQp {
+public:
+  virtual void on_sent(uint64_t wr_id, bool ok) = 0;
+  virtual void on_received(RxBuffer message) = 0;
 
-class Device final : public Progress, public std::enable_shared_from_this<Device> {
+protected:
+  ~DeviceQp() = default;
+};
+
+class Device final : public Progress {
 public:
   // nullptr (and a log line) when the device cannot be opened again.
   static std::shared_ptr<Device> open(ibv_device* device);
@@ -39,17 +47,27 @@ public:
   // How many credits a new channel with messages of that size may have; at least 2.
   uint32_t credits_to_give(const Protocol::Size& size) const noexcept;
 
+  // For who makes a queue pair here.
+  ibv_context* context() const noexcept { return context_; }
+  ibv_pd* pd() const noexcept { return pd_; }
+  ibv_cq* cq() const noexcept { return cq_; }
+  // Of messages of one length; nullptr and errno when there can be none.
+  ReceivePool* receive_pool(size_t message_bytes);
+  // Bytes of the budget, taken and given back.
+  void pinned(uint64_t bytes) noexcept;
+  void unpinned(uint64_t bytes) noexcept;
+  // Completions of `qpn` go to `qp`, until remove(), which does not wait for those under way.
+  void add(uint32_t qpn, std::weak_ptr<DeviceQp> qp);
+  void remove(uint32_t qpn);
+  // Takes some of what is in the CQ; true if there was anything. Under the progress lock.
+  bool poll();
+
 private:
-  friend class Companion;
   explicit Device(ibv_device* device) : device_(device) {}
   bool open();
   void on_event();
   void drain();
-  bool poll(); // progress lock
-  ReceivePool* receive_pool(size_t message_bytes);
-  void add(Companion* companion);
-  void remove(const Companion* companion);
-  std::shared_ptr<Companion> find(uint32_t qpn);
+  std::shared_ptr<DeviceQp> find(uint32_t qpn);
 
   ibv_device* device_;
   ibv_context* context_ = nullptr;
@@ -63,8 +81,8 @@ private:
   std::vector<std::unique_ptr<ReceivePool>> pools_;
   static constexpr size_t pools_max = 8; // lengths of messages
   std::array<std::atomic<ReceivePool*>, pools_max> pool_at_{};
-  std::mutex companions_lock_; // leaf
-  std::unordered_map<uint32_t, std::weak_ptr<Channel>> companions_;
+  std::mutex qps_lock_; // leaf
+  std::unordered_map<uint32_t, std::weak_ptr<DeviceQp>> qps_;
 };
 
 // The devices that links of this process use, each opened at first use.

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "link/channel.h"
+#include "link/local_qp.h"
 
 #include <cstdint>
 #include <functional>
@@ -17,22 +18,6 @@
 #include <infiniband/verbs.h>
 
 namespace adverb::link {
-
-struct LocalQp {
-  ibv_device* device = nullptr;
-  uint32_t qpn = 0;
-  uint64_t handle = 0; // of this queue pair's present incarnation, never reused
-  uint8_t type = 0;    // ibv_qp_type
-  // From RTR on:
-  bool connected = false;
-  uint32_t dest_qpn = 0;
-  ibv_ah_attr ah{}; // the program's path: GIDs or LIDs, port
-  ibv_gid sgid{};
-  ibv_mtu mtu = IBV_MTU_1024;
-  uint32_t rq_psn = 0;
-  uint8_t timeout = 0;
-  uint8_t retry_cnt = 0;
-};
 
 enum class Verdict : uint8_t { adverb, stock, refused };
 
@@ -44,7 +29,7 @@ struct Bound {
   bool host_known = false; // some process of the peer's host has answered as adverb
 };
 
-// World::links(), where the room that has a protocol makes them.
+// World::links(), where the room that has a protocol makes them (socket_links.h).
 class Links {
 public:
   virtual ~Links() = default;
@@ -76,8 +61,5 @@ public:
   // to say is said. At once where no probe is under way.
   virtual void await_probes() noexcept = 0;
 };
-
-// Over sockets and companion queue pairs, as the policy says.
-std::shared_ptr<Links> make_links();
 
 } // namespace adverb::link

@@ -3,6 +3,7 @@
 #include "link/address.h"
 #include "link/companion.h"
 #include "link/hmac.h"
+#include "link/identity.h"
 #include "link/service.h"
 #include "observe/counters.h"
 #include "observe/log.h"
@@ -11,7 +12,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <sys/random.h>
 #include <unistd.h>
 
 namespace adverb::link {
@@ -26,88 +26,7 @@ constexpr std::chrono::seconds auth_due{2};
 constexpr size_t links_max = 4096;
 constexpr size_t waiting_max = 65536;
 
-wire::Id id_of(const ibv_gid& gid) {
-  wire::Id id;
-  memcpy(id.data(), gid.raw, id.size());
-  return id;
-}
-
 } // namespace
-
-wire::Id random_id() {
-  wire::Id id{};
-  size_t have = 0;
-  while (have < id.size()) {
-    const ssize_t n = getrandom(id.data() + have, id.size() - have, 0);
-    have += n > 0 ? static_cast<size_t>(n) : 0;
-  }
-  return id;
-}
-
-wire::Mac prove(char speaker, const wire::Id& initiator_nonce, const wire::Id& owner_nonce) {
-  std::vector<std::byte> text{static_cast<std::byte>(speaker)};
-  for (const auto& nonce : {initiator_nonce, owner_nonce})
-    for (const uint8_t b : nonce)
-      text.push_back(static_cast<std::byte>(b));
-  return hmac_sha256(policy::current().link().key, text);
-}
-
-void Directory::put(const LocalQp& qp) {
-  const std::lock_guard hold(lock_);
-  qps_[qp.handle] = qp;
-}
-
-bool Directory::remove(uint64_t handle, LocalQp* was) {
-  const std::lock_guard hold(lock_);
-  const auto it = qps_.find(handle);
-  if (it == qps_.end())
-    return false;
-  if (was != nullptr)
-    *was = it->second;
-  qps_.erase(it);
-  return true;
-}
-
-bool Directory::find(uint64_t handle, LocalQp& qp) const {
-  const std::lock_guard hold(lock_);
-  const auto it = qps_.find(handle);
-  if (it == qps_.end())
-    return false;
-  qp = it->second;
-  return true;
-}
-
-Answer Directory::match(const wire::Bind& bind, LocalQp& qp) const {
-  const std::lock_guard hold(lock_);
-  Answer answer = Answer::no_such_qp;
-  for (const auto& [handle, candidate] : qps_) {
-    if (candidate.qpn != bind.dqpn)
-      continue;
-    if (!candidate.connected) {
-      answer = Answer::not_ready;
-      continue;
-    }
-    const bool path = candidate.ah.is_global != 0 ? id_of(candidate.ah.grh.dgid) == bind.sgid &&
-                                                        id_of(candidate.sgid) == bind.dgid
-                                                  : candidate.ah.dlid == bind.slid;
-    if (path && candidate.dest_qpn == bind.sqpn) {
-      qp = candidate;
-      return Answer::ok;
-    }
-    if (answer == Answer::no_such_qp)
-      answer = Answer::mismatch;
-  }
-  return answer;
-}
-
-std::set<ibv_device*> Directory::devices(uint32_t qpn) const {
-  const std::lock_guard hold(lock_);
-  std::set<ibv_device*> out;
-  for (const auto& [handle, candidate] : qps_)
-    if (candidate.qpn == qpn)
-      out.insert(candidate.device);
-  return out;
-}
 
 struct Owner::Link {
   std::shared_ptr<Connection> connection;

@@ -2,34 +2,16 @@
 // The owner's side of links: answers peers that ask for queue pairs of this process.
 #pragma once
 
-#include "link/broker.h"
+#include "link/connection.h"
 #include "link/device.h"
-#include "link/links.h"
+#include "link/directory.h"
 #include "link/protocols.h"
 
 #include <memory>
-#include <mutex>
 #include <set>
-#include <unordered_map>
 #include <vector>
 
 namespace adverb::link {
-
-// The queue pairs of this process that peers may ask for.
-class Directory {
-public:
-  void put(const LocalQp& qp);
-  bool remove(uint64_t handle, LocalQp* was = nullptr);
-  bool find(uint64_t handle, LocalQp& qp) const;
-  // The queue pair that `bind` means, if it is connected to the one that asks.
-  wire::Answer match(const wire::Bind& bind, LocalQp& qp) const;
-  // Where this process has queue pairs of the number.
-  std::set<ibv_device*> devices(uint32_t qpn) const;
-
-private:
-  mutable std::mutex lock_;
-  std::unordered_map<uint64_t, LocalQp> qps_;
-};
 
 // Service thread only.
 class Owner {
@@ -63,9 +45,5 @@ private:
   };
   std::vector<Waiting> waiting_;
 };
-
-// Proof that this end knows the policy's key: over both nonces and who speaks.
-wire::Mac prove(char speaker, const wire::Id& initiator_nonce, const wire::Id& owner_nonce);
-wire::Id random_id();
 
 } // namespace adverb::link

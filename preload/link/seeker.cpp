@@ -2,8 +2,9 @@
 #include "link/seeker.h"
 #include "link/address.h"
 #include "link/companion.h"
-#include "link/device.h"
+#include "link/connection.h"
 #include "link/hmac.h"
+#include "link/identity.h"
 #include "link/service.h"
 #include "observe/counters.h"
 #include "observe/log.h"
@@ -37,12 +38,6 @@ constexpr uint32_t credits_max = UINT16_MAX; // what a frame can say
 constexpr int again_max = 4;                 // times a connection that ended early is made anew
 constexpr int attempts_max =
     16; // connections made for one queue pair; a host's devices number alike
-
-wire::Id id_of(const ibv_gid& gid) {
-  wire::Id id;
-  memcpy(id.data(), gid.raw, id.size());
-  return id;
-}
 
 // Queue pairs on one path share a channel of each protocol.
 std::string path_key(const LocalQp& qp, const Protocol& protocol) {

@@ -2,8 +2,9 @@
 // The initiator's side of links: finds the process behind a queue pair's peer, and a channel to it.
 #pragma once
 
+#include "link/device.h"
 #include "link/links.h"
-#include "link/owner.h"
+#include "link/wire.h"
 
 #include <chrono>
 #include <deque>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "transfer/protocol.h"
-#include "link/links.h"
+#include "link/socket_links.h"
 #include "transfer/initiator.h"
 #include "transfer/messages.h"
 #include "transfer/responder.h"

@@ -3,7 +3,7 @@
 // touches adverb, so that every child starts as a fresh process would.
 #pragma once
 
-#include "link/links.h"
+#include "link/socket_links.h"
 #include "service/thread.h"
 #include "world/transition.h"
 

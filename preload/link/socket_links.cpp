@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-#include "link/links.h"
+#include "link/socket_links.h"
 #include "link/broker.h"
 #include "link/device.h"
+#include "link/directory.h"
+#include "link/identity.h"
 #include "link/owner.h"
 #include "link/protocols.h"
 #include "link/seeker.h"
@@ -11,7 +13,6 @@
 #include <cassert>
 #include <chrono>
 #include <condition_variable>
-#include <cstring>
 #include <mutex>
 
 namespace adverb::link {
@@ -19,12 +20,6 @@ namespace {
 
 constexpr std::chrono::milliseconds second_probe{250};
 constexpr std::chrono::milliseconds farewell{500};
-
-wire::Id gid_of(const LocalQp& qp) {
-  wire::Id id;
-  memcpy(id.data(), qp.sgid.raw, id.size());
-  return id;
-}
 
 class SocketLinks final : public Links {
 public:
@@ -56,7 +51,7 @@ private:
 
 void SocketLinks::publish(const LocalQp& qp) {
   directory_.put(qp);
-  broker_.add(gid_of(qp), qp.qpn);
+  broker_.add(id_of(qp.sgid), qp.qpn);
 }
 
 void SocketLinks::connected(const LocalQp& qp) {

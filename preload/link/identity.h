@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// What processes, queue pairs and connections are known by on the wire.
+#pragma once
+
+#include "link/wire.h"
+
+#include <infiniband/verbs.h>
+
+namespace adverb::link {
+
+// Of processes, and the nonces that are proven with.
+wire::Id random_id();
+
+wire::Id id_of(const ibv_gid& gid);
+
+// Proof that this end knows the policy's key: over both nonces and who speaks.
+wire::Mac prove(char speaker, const wire::Id& initiator_nonce, const wire::Id& owner_nonce);
+
+} // namespace adverb::link

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// A queue pair of this process as links know it.
+#pragma once
+
+#include <cstdint>
+
+#include <infiniband/verbs.h>
+
+namespace adverb::link {
+
+struct LocalQp {
+  ibv_device* device = nullptr;
+  uint32_t qpn = 0;
+  uint64_t handle = 0; // of this queue pair's present incarnation, never reused
+  uint8_t type = 0;    // ibv_qp_type
+  // From RTR on:
+  bool connected = false;
+  uint32_t dest_qpn = 0;
+  ibv_ah_attr ah{}; // the program's path: GIDs or LIDs, port
+  ibv_gid sgid{};
+  ibv_mtu mtu = IBV_MTU_1024;
+  uint32_t rq_psn = 0;
+  uint8_t timeout = 0;
+  uint8_t retry_cnt = 0;
+};
+
+} // namespace adverb::link
