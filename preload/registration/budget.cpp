@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "registration/budget.h"
 #include "memory/limits.h"
-#include "registration/staging.h"
 #include "world/world.h"
 
 #include <algorithm>
@@ -29,26 +28,26 @@ bool Budgets::take_staging(uint64_t bytes) {
   return false;
 }
 
-void Budgets::enter(Staging& staging) {
+void Budgets::enter(SlabHolder& holder) {
   const std::lock_guard hold(lock_);
-  stagings_.push_back(&staging);
+  holders_.push_back(&holder);
 }
 
-void Budgets::leave(Staging& staging) noexcept {
+void Budgets::leave(SlabHolder& holder) noexcept {
   const std::lock_guard hold(lock_);
-  std::erase(stagings_, &staging);
+  std::erase(holders_, &holder);
 }
 
-bool Budgets::reclaim_slab(const Staging& wanting) {
+bool Budgets::reclaim_slab(const SlabHolder& wanting) {
   const std::lock_guard hold(lock_);
-  return std::any_of(stagings_.begin(), stagings_.end(), [&](Staging* other) {
+  return std::any_of(holders_.begin(), holders_.end(), [&](SlabHolder* other) {
     return other != &wanting && other->try_give_slab_back();
   });
 }
 
 void Budgets::in_child() {
   renew(lock_);
-  new (&stagings_) std::vector<Staging*>; // leaked: it may have been half written
+  new (&holders_) std::vector<SlabHolder*>; // leaked: it may have been half written
 }
 
 } // namespace adverb::registration

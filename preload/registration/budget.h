@@ -13,7 +13,15 @@ class World;
 
 namespace adverb::registration {
 
-class Staging;
+// Who has slabs of staging memory: a Staging, of which this file knows no more.
+class SlabHolder {
+public:
+  // Gives an empty slab back, unless somebody uses it right now or there is none.
+  virtual bool try_give_slab_back() noexcept = 0;
+
+protected:
+  ~SlabHolder() = default;
+};
 
 // World::budgets(), shared by all protection domains. Thread-safe.
 class Budgets {
@@ -32,14 +40,14 @@ public:
   bool take_staging(uint64_t bytes);
   void give_staging(uint64_t bytes) noexcept { used_.fetch_sub(bytes, std::memory_order_relaxed); }
 
-  // Every Staging there is, so that one that needs a slab finds those which do not. Called by them.
-  void enter(Staging& staging);
-  void leave(Staging& staging) noexcept;
+  // Every holder there is, so that one that needs a slab finds those which do not. Called by them.
+  void enter(SlabHolder& holder);
+  void leave(SlabHolder& holder) noexcept;
   // True if another one than `wanting` that nobody uses right now gave an empty slab back. The
   // caller holds the lock of `wanting`: those of others are only tried.
-  bool reclaim_slab(const Staging& wanting);
+  bool reclaim_slab(const SlabHolder& wanting);
 
-  // In a fork child: forgets the parent's stagings, whose regions are none of the child's.
+  // In a fork child: forgets the parent's holders, whose regions are none of the child's.
   void in_child();
 
 private:
@@ -47,7 +55,7 @@ private:
   Atomic<uint64_t> staging_bytes_{0}; // 0: not decided
   Atomic<uint64_t> used_{0};
   Mutex lock_;
-  std::vector<Staging*> stagings_;
+  std::vector<SlabHolder*> holders_;
 };
 
 } // namespace adverb::registration

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "registration/staging.h"
-#include "registration/budget.h"
 #include "world/world.h"
 
 #include <algorithm>

@@ -6,6 +6,7 @@
 // program with many protection domains and a small RLIMIT_MEMLOCK still works.
 #pragma once
 
+#include "registration/budget.h"
 #include "world/sync.h"
 
 #include <array>
@@ -17,13 +18,8 @@
 
 #include <infiniband/verbs.h>
 
-namespace adverb {
-class World;
-}
-
 namespace adverb::registration {
 
-class Budgets;
 struct Slab;
 
 struct Block {
@@ -34,7 +30,7 @@ struct Block {
 };
 
 // One per protection domain. Thread-safe.
-class Staging {
+class Staging final : public SlabHolder {
 public:
   static constexpr size_t slab_bytes = 64 * 1024;
   static constexpr size_t block_max = slab_bytes;
@@ -53,8 +49,7 @@ public:
   void close() noexcept;
   void reopen() noexcept;
 
-  // Gives an empty slab back, unless somebody uses this right now or there is none.
-  bool try_give_slab_back() noexcept;
+  bool try_give_slab_back() noexcept override;
 
 private:
   using Held = std::lock_guard<Mutex>; // of lock_: shown to what may only be called under it

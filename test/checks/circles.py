@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""usage: circles.py [kernel] [preload]: no circle of files in the folder (kernel, unless others are named): each
+"""usage: circles.py [kernel] [preload]: no circle of files in the folder (both, unless one is named): each
 file uses what stands below it, and nothing below uses it in turn.
 
 In kernel/ one header is everybody's, so what counts are names: a .c file uses the one that defines a
@@ -105,7 +105,7 @@ def no_circle(folder, uses):
 
 
 def main():
-    folders = sys.argv[1:] or ["kernel"]
+    folders = sys.argv[1:] or ["kernel", "preload"]
     os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
     good = []
     if "kernel" in folders:
