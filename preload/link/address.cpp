@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "link/address.h"
-#include "policy/policy.h"
 
 #include <arpa/inet.h>
 #include <cinttypes>
@@ -79,8 +78,7 @@ bool parse_socket(const char* line, bool v6, End& local, End& remote, unsigned& 
 
 } // namespace
 
-std::optional<sockaddr_in6> peer_address(const LocalQp& qp) {
-  const auto& settings = policy::current().link();
+std::optional<sockaddr_in6> peer_address(const policy::LinkSettings& settings, const LocalQp& qp) {
   if (qp.ah.is_global == 0) {
     if (const auto mapped = settings.mapped_lid(qp.ah.dlid))
       return with(*mapped);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "link/local_qp.h"
+#include "policy/settings.h"
 
 #include <netinet/in.h>
 #include <optional>
@@ -10,10 +11,11 @@
 
 namespace adverb::link {
 
-// The IP address of the host that a queue pair's address vector names: policy link.peers first,
-// then the RoCE GID itself (v4-mapped, link-local with the scope of the GID's network device, or
-// global). The port is left 0. nullopt: cannot be known (InfiniBand LIDs without a mapping).
-std::optional<sockaddr_in6> peer_address(const LocalQp& qp);
+// The IP address of the host that a queue pair's address vector names: what `settings` map it to
+// first, then the RoCE GID itself (v4-mapped, link-local with the scope of the GID's network
+// device, or global). The port is left 0. nullopt: cannot be known (InfiniBand LIDs without a
+// mapping).
+std::optional<sockaddr_in6> peer_address(const policy::LinkSettings& settings, const LocalQp& qp);
 
 std::string to_text(const sockaddr_in6& address);
 

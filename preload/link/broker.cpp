@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "link/broker.h"
-#include "link/service.h"
-#include "observe/counters.h"
-#include "observe/log.h"
+#include "world/world.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -56,8 +54,8 @@ bool same(const wire::Registration& a, const wire::Id& gid, uint32_t qpn) {
 
 } // namespace
 
-Broker::Broker(uint16_t port, bool for_all_users, Accept accept)
-    : port_(port), for_all_users_(for_all_users), accept_(std::move(accept)) {
+Broker::Broker(World& world, uint16_t port, bool for_all_users, Accept accept)
+    : world_(world), port_(port), for_all_users_(for_all_users), accept_(std::move(accept)) {
   tcp_again_ = tcp_again_first;
 }
 
@@ -84,9 +82,9 @@ bool Broker::join_locked() {
       break;
     sched_yield();
   }
-  if (!for_all_users_ && observe::log_once("broker-join"))
-    observe::log_warn("the host's broker does not answer, or another user holds its name; peers "
-                      "cannot reach this process's unpinned regions");
+  if (!for_all_users_ && world_.log.once("broker-join"))
+    world_.log.warn("the host's broker does not answer, or another user holds its name; peers "
+                    "cannot reach this process's unpinned regions");
   return false;
 }
 
@@ -111,8 +109,8 @@ bool Broker::follow(const std::string& name, bool root) {
   // Registrations are written on the program's thread, while the service thread may close the
   // connection at any moment and its number may come back as one of the program's own files.
   broker_fd_ = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-  own_fd(broker_fd_);
-  broker_ = Connection::make(fd);
+  world_.service.own_fd(broker_fd_);
+  broker_ = Connection::make(world_, fd);
   broker_->start(
       [this](const wire::Frame& frame, int& passed) {
         if (frame.type != wire::Type::handed || passed < 0)
@@ -124,7 +122,7 @@ bool Broker::follow(const std::string& name, bool root) {
       [this](const char*) {
         const std::lock_guard hold(lock_);
         broker_.reset();
-        disown_fd(broker_fd_);
+        world_.service.disown_fd(broker_fd_);
         close(broker_fd_);
         broker_fd_ = -1;
         join_locked();
@@ -148,7 +146,7 @@ bool Broker::serve() {
   owners_.clear();
   for (const auto& registration : mine_)
     owners_.emplace(registration.qpn, Owner{registration.gid, nullptr});
-  Service::get().watch(fd, EPOLLIN, [this](uint32_t) {
+  world_.service.watch(fd, EPOLLIN, [this](uint32_t) {
     const std::lock_guard hold(lock_);
     accept_members();
   });
@@ -176,15 +174,15 @@ bool Broker::listen_tcp() {
     rc = bind(fd, reinterpret_cast<sockaddr*>(&any), sizeof any);
   }
   if (rc != 0 || listen(fd, 1024) != 0) {
-    if (tcp_again_ == tcp_again_most && observe::log_once("broker-port"))
-      observe::log_warn("port {} is taken (errno {}); peers cannot reach this process's unpinned "
-                        "regions until it is free; set link.port in the policy, or run `adverb "
-                        "broker` as root to share it between users",
-                        port_, errno);
+    if (tcp_again_ == tcp_again_most && world_.log.once("broker-port"))
+      world_.log.warn("port {} is taken (errno {}); peers cannot reach this process's unpinned "
+                      "regions until it is free; set link.port in the policy, or run `adverb "
+                      "broker` as root to share it between users",
+                      port_, errno);
     if (fd >= 0)
       close(fd);
     if (!for_all_users_) {
-      Service::get().after(tcp_again_, [this] {
+      world_.service.after(tcp_again_, [this] {
         const std::lock_guard hold(lock_);
         if (unix_fd_ >= 0 && tcp_fd_ < 0)
           listen_tcp();
@@ -195,7 +193,7 @@ bool Broker::listen_tcp() {
   }
   tcp_fd_ = fd;
   tcp_again_ = tcp_again_first;
-  Service::get().watch(fd, EPOLLIN, [this](uint32_t) { accept_strangers(); });
+  world_.service.watch(fd, EPOLLIN, [this](uint32_t) { accept_strangers(); });
   return true;
 }
 
@@ -203,11 +201,11 @@ bool Broker::listen_tcp() {
 void Broker::pause_if_exhausted(int listener) {
   if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM)
     return;
-  if (observe::log_every("broker-descriptors", 10))
-    observe::log_warn("no descriptors left for connections of peers (errno {})", errno);
-  Service::get().change(listener, 0);
-  Service::get().after(no_descriptors_pause,
-                       [listener] { Service::get().change(listener, EPOLLIN); });
+  if (world_.log.every("broker-descriptors", 10))
+    world_.log.warn("no descriptors left for connections of peers (errno {})", errno);
+  world_.service.change(listener, 0);
+  world_.service.after(no_descriptors_pause,
+                       [this, listener] { world_.service.change(listener, EPOLLIN); });
 }
 
 void Broker::accept_members() {
@@ -219,11 +217,11 @@ void Broker::accept_members() {
     }
     uid_t uid = 0;
     if (!peer_uid(fd, uid) || (!for_all_users_ && uid != geteuid())) {
-      observe::count(Counter::broker_refused);
+      world_.counters.count(Counter::broker_refused);
       close(fd);
       continue;
     }
-    auto member = Connection::make(fd);
+    auto member = Connection::make(world_, fd);
     members_.insert(member);
     member->start(
         [this, weak = std::weak_ptr(member)](const wire::Frame& frame, int&) {
@@ -231,7 +229,7 @@ void Broker::accept_members() {
           if (!from)
             return;
           if (frame.type != wire::Type::add_qp && frame.type != wire::Type::remove_qp) {
-            observe::count(Counter::malformed_messages);
+            world_.counters.count(Counter::malformed_messages);
             return;
           }
           const std::lock_guard hold(lock_);
@@ -267,13 +265,13 @@ void Broker::accept_strangers() {
       pause_if_exhausted(tcp_fd_);
       return;
     }
-    observe::count(Counter::broker_served);
+    world_.counters.count(Counter::broker_served);
     if (strangers_.size() >= strangers_max) {
-      observe::count(Counter::broker_refused);
+      world_.counters.count(Counter::broker_refused);
       close(fd);
       continue;
     }
-    auto stranger = Connection::make(fd);
+    auto stranger = Connection::make(world_, fd);
     strangers_.insert(stranger);
     const std::weak_ptr weak(stranger);
     stranger->start(
@@ -284,21 +282,21 @@ void Broker::accept_strangers() {
           if (frame.type == wire::Type::hello) {
             on_stranger(from, wire::get<wire::Hello>(frame));
           } else {
-            observe::count(Counter::broker_refused);
+            world_.counters.count(Counter::broker_refused);
             from->close();
           }
           strangers_.erase(from);
         },
         [this, weak](const char* why) {
-          observe::count(Counter::broker_refused);
-          observe::log_debug("a connection to the broker ended before its hello: {}", why);
+          world_.counters.count(Counter::broker_refused);
+          world_.log.debug("a connection to the broker ended before its hello: {}", why);
           if (const auto from = weak.lock())
             strangers_.erase(from);
         });
-    Service::get().after(hello_due, [this, weak] {
+    world_.service.after(hello_due, [this, weak] {
       const auto from = weak.lock();
       if (from && strangers_.erase(from) != 0) {
-        observe::count(Counter::broker_refused);
+        world_.counters.count(Counter::broker_refused);
         from->close();
       }
     });
@@ -324,7 +322,7 @@ void Broker::on_stranger(const std::shared_ptr<Connection>& connection, const wi
       candidates.push_back(&it->second);
   const Owner* owner = candidates.empty() ? nullptr : candidates[hello.attempt % candidates.size()];
   if (owner == nullptr) {
-    observe::count(Counter::broker_refused);
+    world_.counters.count(Counter::broker_refused);
     wire::HelloAck ack{};
     ack.answer = static_cast<uint32_t>(wire::Answer::no_such_qp);
     connection->send(wire::frame(ack));
@@ -336,17 +334,17 @@ void Broker::on_stranger(const std::shared_ptr<Connection>& connection, const wi
   std::vector<std::byte> unread;
   const int fd = connection->detach(unread);
   if (!unread.empty()) { // nobody may speak before the hello is answered
-    observe::count(Counter::malformed_messages);
+    world_.counters.count(Counter::malformed_messages);
     close(fd);
     return;
   }
-  observe::count(Counter::broker_handed);
+  world_.counters.count(Counter::broker_handed);
   if (!member) {
     accept_(fd, hello);
     return;
   }
   if (!member->send_with_fd(wire::frame(hello, wire::Type::handed), fd))
-    observe::count(Counter::broker_refused);
+    world_.counters.count(Counter::broker_refused);
   close(fd);
 }
 
@@ -358,9 +356,9 @@ void Broker::tell_broker(const wire::Registration& registration, wire::Type type
   // A broker that is gone: the service thread is about to learn it, joins the next one and
   // registers all there.
   if (errno != EPIPE && errno != ECONNRESET)
-    observe::log_warn("the host's broker does not take registrations (errno {}); peers may treat "
-                      "this process as stock",
-                      errno);
+    world_.log.warn("the host's broker does not take registrations (errno {}); peers may treat "
+                    "this process as stock",
+                    errno);
 }
 
 void Broker::add(const wire::Id& gid, uint32_t qpn) {

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "link/connection.h"
+#include "world/sync.h"
 
 #include <chrono>
 #include <functional>
@@ -19,6 +20,10 @@
 #include <unordered_map>
 #include <vector>
 
+namespace adverb {
+class World;
+}
+
 namespace adverb::link {
 
 class Broker {
@@ -26,7 +31,7 @@ public:
   // `accept` gets, on the service thread, each connection that asks for a queue pair of this
   // process, with its hello. `for_all_users`: the `adverb broker` tool.
   using Accept = std::function<void(int fd, const wire::Hello& hello)>;
-  Broker(uint16_t port, bool for_all_users, Accept accept);
+  Broker(World& world, uint16_t port, bool for_all_users, Accept accept);
 
   // Serves or joins; false when neither is possible (another user's program holds the port). Called
   // by add(), and by the tool. Thread-safe.
@@ -53,10 +58,11 @@ private:
   void tell_broker(const wire::Registration& registration, wire::Type type);
   void forget_member(const std::shared_ptr<Connection>& member);
 
+  World& world_;
   const uint16_t port_;
   const bool for_all_users_;
   const Accept accept_;
-  std::recursive_mutex lock_; // handlers of members run inside on_stranger() too
+  RecursiveMutex lock_; // handlers of members run inside on_stranger() too
   std::vector<wire::Registration> mine_;
   std::shared_ptr<Connection> broker_; // member: from the broker, the service thread's
   int broker_fd_ = -1;                 // member: the same socket, to write to under lock_

@@ -9,7 +9,6 @@
 
 #include "link/progress.h"
 
-#include <atomic>
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
@@ -131,7 +130,7 @@ protected:
   uint32_t credits_ = 0;
   size_t message_max_ = 0;
   uint8_t version_ = 0;
-  std::atomic<bool> down_{false};
+  Atomic<bool> down_{false};
 
 private:
   Progress& progress_;

@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "link/companion.h"
 #include "link/receive_pool.h"
-#include "link/service.h"
-#include "observe/counters.h"
-#include "observe/log.h"
-#include "provider/real.h"
+#include "world/world.h"
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <sys/mman.h>
-#include <sys/random.h>
 
 namespace adverb::link {
 namespace {
@@ -20,14 +16,17 @@ constexpr int retire_polls = 64; // more than a full CQ takes
 
 } // namespace
 
-Companion::Companion(std::shared_ptr<Device> device, Role role, std::shared_ptr<Protocol> protocol)
-    : Channel(*device, role), device_(std::move(device)), protocol_(std::move(protocol)) {}
+Companion::Companion(World& world, std::shared_ptr<Device> device, Role role,
+                     std::shared_ptr<Protocol> protocol)
+    : Channel(*device, role), world_(world), device_(std::move(device)),
+      protocol_(std::move(protocol)) {}
 
-std::shared_ptr<Companion> Companion::create(std::shared_ptr<Device> device, Role role,
-                                             std::shared_ptr<Protocol> protocol, uint32_t credits) {
+std::shared_ptr<Companion> Companion::create(World& world, std::shared_ptr<Device> device,
+                                             Role role, std::shared_ptr<Protocol> protocol,
+                                             uint32_t credits) {
   const provider::Inside inside;
-  const auto& real = provider::real();
-  std::shared_ptr<Companion> c(new Companion(std::move(device), role, std::move(protocol)),
+  const auto& real = world.provider.real();
+  std::shared_ptr<Companion> c(new Companion(world, std::move(device), role, std::move(protocol)),
                                &Companion::retire);
   Device& d = *c->device_;
   const Protocol::Size size = c->protocol_->size(d.budget());
@@ -65,11 +64,10 @@ std::shared_ptr<Companion> Companion::create(std::shared_ptr<Device> device, Rol
   if (c->qp_ == nullptr || !c->receives_->add(sends))
     return nullptr;
   c->slots_posted_ = sends;
-  uint32_t random = 0;
-  if (getrandom(&random, sizeof random, 0) == sizeof random)
-    c->psn_ = random & 0xFFFFFF;
+  world.entropy.fill(&c->psn_, sizeof c->psn_);
+  c->psn_ &= 0xFFFFFF;
   d.add(c->qpn(), c);
-  observe::count(observe::Counter::companions);
+  world.counters.count(observe::Counter::companions);
   return c;
 }
 
@@ -78,7 +76,7 @@ std::shared_ptr<Companion> Companion::create(std::shared_ptr<Device> device, Rol
 // thread, after the CQ has been emptied with nobody else polling.
 void Companion::retire(Companion* companion) {
   companion->down_ = true;
-  Service::get().run([companion] {
+  companion->world_.service.run([companion] {
     const std::shared_ptr<Device> device = companion->device_;
     const std::lock_guard hold(device->lock());
     if (companion->qp_ != nullptr)
@@ -97,12 +95,12 @@ void Companion::stop() noexcept {
   const provider::Inside inside;
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_ERR;
-  provider::real().ibv_modify_qp(qp_, &attr, IBV_QP_STATE);
+  world_.provider.real().ibv_modify_qp(qp_, &attr, IBV_QP_STATE);
 }
 
 Companion::~Companion() {
   const provider::Inside inside;
-  const auto& real = provider::real();
+  const auto& real = world_.provider.real();
   if (qp_ != nullptr)
     real.ibv_destroy_qp(qp_);
   if (mr_ != nullptr) {
@@ -118,7 +116,7 @@ Companion::~Companion() {
 int Companion::connect(const ibv_ah_attr& ah, ibv_mtu mtu, const Remote& remote,
                        std::vector<std::byte> nonce, std::function<void(bool)> proven) {
   const provider::Inside inside;
-  const auto& real = provider::real();
+  const auto& real = world_.provider.real();
   // Any thread may poll the first message the moment the queue pair is up.
   const std::lock_guard hold(device_->lock());
   credits_ = std::min(credits_, remote.credits);
@@ -226,8 +224,8 @@ void Companion::on_received(RxBuffer message) {
     proven_ =
         !nonce_.empty() && std::equal(bytes.begin(), bytes.end(), nonce_.begin(), nonce_.end());
     if (!proven_) {
-      observe::count(observe::Counter::auth_failures);
-      observe::log_warn("a peer could not prove that it owns the queue pair it spoke for");
+      world_.counters.count(observe::Counter::auth_failures);
+      world_.log.warn("a peer could not prove that it owns the queue pair it spoke for");
     }
     if (proven_)
       opened(*protocol_);
@@ -245,7 +243,7 @@ void Companion::on_received(RxBuffer message) {
 void Companion::close() noexcept {
   if (down_.exchange(true))
     return;
-  Service::get().run([self = std::static_pointer_cast<Companion>(shared_from_this())] {
+  world_.service.run([self = std::static_pointer_cast<Companion>(shared_from_this())] {
     const std::lock_guard hold(self->device_->lock());
     self->finish();
   });

@@ -5,6 +5,7 @@
 
 #include "link/channel.h"
 #include "link/device.h"
+#include "world/sync.h"
 
 #include <functional>
 #include <mutex>
@@ -12,13 +13,17 @@
 
 #include <infiniband/verbs.h>
 
+namespace adverb {
+class World;
+}
+
 namespace adverb::link {
 
 class Companion final : public Channel, public DeviceQp {
 public:
   // Creates the queue pair and its buffers; nullptr and errno when the device cannot. `credits` at
   // most.
-  static std::shared_ptr<Companion> create(std::shared_ptr<Device> device, Role role,
+  static std::shared_ptr<Companion> create(World& world, std::shared_ptr<Device> device, Role role,
                                            std::shared_ptr<Protocol> protocol, uint32_t credits);
 
   // What the peer's end said of itself over the control connection.
@@ -45,7 +50,8 @@ public:
   void close() noexcept override;
 
 private:
-  Companion(std::shared_ptr<Device> device, Role role, std::shared_ptr<Protocol> protocol);
+  Companion(World& world, std::shared_ptr<Device> device, Role role,
+            std::shared_ptr<Protocol> protocol);
   ~Companion() override;
   static void retire(Companion* companion);
   void stop() noexcept;
@@ -54,6 +60,7 @@ private:
   void on_sent(uint64_t index, bool ok) override;
   void finish(); // under the progress lock
 
+  World& world_;
   const std::shared_ptr<Device> device_;
   const std::shared_ptr<Protocol> protocol_;
   ReceivePool* receives_ = nullptr;
@@ -64,7 +71,7 @@ private:
   size_t stride_ = 0; // from buffer to buffer, of which the peer may understand less
   uint32_t psn_ = 0;
   uint32_t slots_posted_ = 0;
-  std::mutex lock_; // leaf
+  Mutex lock_; // leaf
   std::vector<uint32_t> free_;
   bool starved_ = false;
   bool finished_ = false; // this and what follows: progress lock

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "link/connection.h"
-#include "link/service.h"
-#include "observe/counters.h"
+#include "world/world.h"
 
 #include <array>
 #include <cerrno>
@@ -18,9 +17,9 @@ constexpr size_t queue_max = 1 << 20; // a peer that does not read is not worth 
 constexpr int reads_at_once = 64;
 } // namespace
 
-std::shared_ptr<Connection> Connection::make(int fd) {
-  own_fd(fd);
-  return std::shared_ptr<Connection>(new Connection(fd));
+std::shared_ptr<Connection> Connection::make(World& world, int fd) {
+  world.service.own_fd(fd);
+  return std::shared_ptr<Connection>(new Connection(world, fd));
 }
 
 Connection::~Connection() {
@@ -30,7 +29,7 @@ Connection::~Connection() {
 void Connection::start(OnFrame on_frame, std::function<void(const char*)> on_close) {
   on_frame_ = std::move(on_frame);
   on_close_ = std::move(on_close);
-  Service::get().watch(fd_, EPOLLIN | (out_.empty() ? 0U : EPOLLOUT),
+  world_.service.watch(fd_, EPOLLIN | (out_.empty() ? 0U : EPOLLOUT),
                        [weak = weak_from_this()](uint32_t events) {
                          if (const auto self = weak.lock())
                            self->ready(events);
@@ -41,7 +40,7 @@ void Connection::close() {
   if (fd_ < 0)
     return;
   flush();
-  Service::get().unwatch(fd_);
+  world_.service.unwatch(fd_);
   ::close(fd_);
   fd_ = -1;
   if (passed_fd_ >= 0)
@@ -52,7 +51,7 @@ void Connection::close() {
 }
 
 int Connection::detach(std::vector<std::byte>& unread) {
-  Service::get().unwatch(fd_);
+  world_.service.unwatch(fd_);
   const int fd = fd_;
   fd_ = -1;
   unread = std::move(in_);
@@ -74,7 +73,7 @@ void Connection::ready(uint32_t events) {
   if ((events & EPOLLOUT) != 0) {
     flush();
     if (fd_ >= 0 && out_.empty())
-      Service::get().change(fd_, EPOLLIN);
+      world_.service.change(fd_, EPOLLIN);
   }
   if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0 && fd_ >= 0) {
     const bool alive = read_some();
@@ -124,7 +123,7 @@ void Connection::dispatch() {
     if (result == wire::Parse::partial)
       return;
     if (result != wire::Parse::complete) {
-      observe::count(observe::Counter::malformed_messages);
+      world_.counters.count(observe::Counter::malformed_messages);
       fail(result == wire::Parse::wrong_version ? "wrong wire version" : "malformed message");
       return;
     }
@@ -148,7 +147,7 @@ void Connection::send(std::span<const std::byte> frame) {
   out_.insert(out_.end(), frame.begin(), frame.end());
   flush();
   if (fd_ >= 0 && !out_.empty())
-    Service::get().change(fd_, EPOLLIN | EPOLLOUT);
+    world_.service.change(fd_, EPOLLIN | EPOLLOUT);
 }
 
 void Connection::flush() {

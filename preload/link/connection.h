@@ -9,12 +9,16 @@
 #include <string_view>
 #include <vector>
 
+namespace adverb {
+class World;
+}
+
 namespace adverb::link {
 
 class Connection : public std::enable_shared_from_this<Connection> {
 public:
   // Takes the descriptor over; nonblocking.
-  static std::shared_ptr<Connection> make(int fd);
+  static std::shared_ptr<Connection> make(World& world, int fd);
   ~Connection();
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
@@ -38,13 +42,14 @@ public:
   int detach(std::vector<std::byte>& unread);
 
 private:
-  explicit Connection(int fd) : fd_(fd) {}
+  Connection(World& world, int fd) : world_(world), fd_(fd) {}
   void ready(uint32_t events);
   bool read_some();
   void flush();
   void dispatch();
   void fail(const char* why);
 
+  World& world_;
   int fd_;
   std::vector<std::byte> in_;
   std::vector<std::byte> out_;

@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "link/device.h"
-#include "link/service.h"
 #include "memory/limits.h"
-#include "observe/counters.h"
-#include "observe/log.h"
-#include "policy/policy.h"
-#include "provider/real.h"
+#include "world/world.h"
 
 #include <algorithm>
 #include <array>
@@ -28,14 +24,14 @@ constexpr int polls_at_once = 16; // batches; then others get the lock
 
 } // namespace
 
-std::shared_ptr<Device> Device::open(ibv_device* device) {
-  std::shared_ptr<Device> fresh(new Device(device));
+std::shared_ptr<Device> Device::open(World& world, ibv_device* device) {
+  std::shared_ptr<Device> fresh(new Device(world, device));
   if (fresh->open())
     return fresh;
-  if (observe::log_once(std::string("open ") + device->name))
-    observe::log_warn("cannot open {} a second time for adverb's own use (errno {}); its peers are "
-                      "treated as stock",
-                      device->name, errno);
+  if (world.log.once(std::string("open ") + device->name))
+    world.log.warn("cannot open {} a second time for adverb's own use (errno {}); its peers are "
+                   "treated as stock",
+                   device->name, errno);
   return nullptr;
 }
 
@@ -43,19 +39,19 @@ std::shared_ptr<Device> Devices::get(ibv_device* device) {
   const std::lock_guard hold(lock_);
   auto& entry = all_[device->name];
   if (!entry)
-    entry = Device::open(device);
+    entry = Device::open(world_, device);
   return entry;
 }
 
 bool Device::open() {
   const provider::Inside inside;
-  const auto& real = provider::real();
-  budget_ = std::min<uint64_t>(policy::current().staging(), memory::memlock_left() / 4) / 2;
+  const auto& real = world_.provider.real();
+  budget_ = std::min<uint64_t>(world_.policy().staging(), memory::memlock_left() / 4) / 2;
   context_ = real.ibv_open_device(device_);
   if (context_ == nullptr)
     return false;
-  own_fd(context_->cmd_fd);
-  own_fd(context_->async_fd);
+  world_.service.own_fd(context_->cmd_fd);
+  world_.service.own_fd(context_->async_fd);
   pd_ = real.ibv_alloc_pd(context_);
   events_ = real.ibv_create_comp_channel(context_);
   if (pd_ == nullptr || events_ == nullptr)
@@ -65,13 +61,13 @@ bool Device::open() {
   if (cq_ == nullptr)
     return false;
   context_->ops.req_notify_cq(cq_, 0);
-  Service::get().watch(events_->fd, EPOLLIN, [this](uint32_t) { on_event(); });
+  world_.service.watch(events_->fd, EPOLLIN, [this](uint32_t) { on_event(); });
   return true;
 }
 
 bool Device::has_gid(const ibv_gid& gid) const {
   const provider::Inside inside;
-  const auto& real = provider::real();
+  const auto& real = world_.provider.real();
   for (uint8_t port = 1;; ++port) {
     ibv_port_attr attr{};
     if (real.ibv_query_port(context_, port, reinterpret_cast<_compat_ibv_port_attr*>(&attr)) != 0)
@@ -95,7 +91,7 @@ uint32_t Device::credits_to_give(const Protocol::Size& size) const noexcept {
 
 void Device::on_event() {
   const provider::Inside inside;
-  const auto& real = provider::real();
+  const auto& real = world_.provider.real();
   ibv_cq* cq = nullptr;
   void* unused = nullptr;
   while (real.ibv_get_cq_event(events_, &cq, &unused) == 0)
@@ -109,7 +105,7 @@ void Device::on_event() {
 void Device::drain() {
   const std::lock_guard hold(lock_);
   if (poll())
-    Service::get().run([this] { drain(); });
+    world_.service.run([this] { drain(); });
 }
 
 bool Device::progress() {
@@ -130,8 +126,8 @@ bool Device::poll() {
       const ibv_wc& wc = batch[static_cast<size_t>(i)];
       const auto qp = find(wc.qp_num);
       if (wc.status != IBV_WC_SUCCESS && wc.status != IBV_WC_WR_FLUSH_ERR)
-        observe::log_info("{}: a companion queue pair failed: work completion status {}",
-                          device_->name, static_cast<int>(wc.status));
+        world_.log.info("{}: a companion queue pair failed: work completion status {}",
+                        device_->name, static_cast<int>(wc.status));
       if ((wc.wr_id & receive_bit) == 0) {
         if (qp)
           qp->on_sent(wc.wr_id, wc.status == IBV_WC_SUCCESS);
@@ -161,7 +157,7 @@ ReceivePool* Device::receive_pool(size_t message_bytes) {
     errno = ENOMEM;
     return nullptr;
   }
-  auto pool = ReceivePool::make(context_, pd_, message_bytes,
+  auto pool = ReceivePool::make(world_, context_, pd_, message_bytes,
                                 receive_bit | uint64_t{index} << pool_shift, used_);
   if (!pool)
     return nullptr;
@@ -172,12 +168,12 @@ ReceivePool* Device::receive_pool(size_t message_bytes) {
 
 void Device::pinned(uint64_t bytes) noexcept {
   used_ += bytes;
-  observe::gauge_add(observe::Gauge::pinned_bytes, static_cast<int64_t>(bytes));
+  world_.counters.gauge_add(observe::Gauge::pinned_bytes, static_cast<int64_t>(bytes));
 }
 
 void Device::unpinned(uint64_t bytes) noexcept {
   used_ -= bytes;
-  observe::gauge_add(observe::Gauge::pinned_bytes, -static_cast<int64_t>(bytes));
+  world_.counters.gauge_add(observe::Gauge::pinned_bytes, -static_cast<int64_t>(bytes));
 }
 
 void Device::add(uint32_t qpn, std::weak_ptr<DeviceQp> qp) {

@@ -6,9 +6,9 @@
 
 #include "link/channel.h"
 #include "link/receive_pool.h"
+#include "world/sync.h"
 
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -19,6 +19,10 @@
 #include <vector>
 
 #include <infiniband/verbs.h>
+
+namespace adverb {
+class World;
+}
 
 namespace adverb::link {
 
@@ -35,7 +39,7 @@ protected:
 class Device final : public Progress {
 public:
   // nullptr (and a log line) when the device cannot be opened again.
-  static std::shared_ptr<Device> open(ibv_device* device);
+  static std::shared_ptr<Device> open(World& world, ibv_device* device);
 
   bool progress() override;
 
@@ -63,35 +67,38 @@ public:
   bool poll();
 
 private:
-  explicit Device(ibv_device* device) : device_(device) {}
+  Device(World& world, ibv_device* device) : world_(world), device_(device) {}
   bool open();
   void on_event();
   void drain();
   std::shared_ptr<DeviceQp> find(uint32_t qpn);
 
+  World& world_;
   ibv_device* device_;
   ibv_context* context_ = nullptr;
   ibv_pd* pd_ = nullptr;
   ibv_comp_channel* events_ = nullptr;
   ibv_cq* cq_ = nullptr;
   uint64_t budget_ = 0;
-  std::atomic<uint64_t> used_{0}; // of it
+  Atomic<uint64_t> used_{0}; // of it
 
-  std::mutex pools_lock_; // who makes one; leaf
+  Mutex pools_lock_; // who makes one; leaf
   std::vector<std::unique_ptr<ReceivePool>> pools_;
   static constexpr size_t pools_max = 8; // lengths of messages
-  std::array<std::atomic<ReceivePool*>, pools_max> pool_at_{};
-  std::mutex qps_lock_; // leaf
+  std::array<Atomic<ReceivePool*>, pools_max> pool_at_{};
+  Mutex qps_lock_; // leaf
   std::unordered_map<uint32_t, std::weak_ptr<DeviceQp>> qps_;
 };
 
 // The devices that links of this process use, each opened at first use.
 class Devices {
 public:
+  explicit Devices(World& world) : world_(world) {}
   std::shared_ptr<Device> get(ibv_device* device); // nullptr: cannot be opened
 
 private:
-  std::mutex lock_;
+  World& world_;
+  Mutex lock_;
   std::map<std::string, std::shared_ptr<Device>> all_;
 };
 

@@ -4,6 +4,7 @@
 
 #include "link/local_qp.h"
 #include "link/wire.h"
+#include "world/sync.h"
 
 #include <mutex>
 #include <set>
@@ -23,7 +24,7 @@ public:
   std::set<ibv_device*> devices(uint32_t qpn) const;
 
 private:
-  mutable std::mutex lock_;
+  mutable Mutex lock_;
   std::unordered_map<uint64_t, LocalQp> qps_;
 };
 

@@ -3,17 +3,21 @@
 #pragma once
 
 #include "link/wire.h"
+#include "world/entropy.h"
+
+#include <span>
 
 #include <infiniband/verbs.h>
 
 namespace adverb::link {
 
 // Of processes, and the nonces that are proven with.
-wire::Id random_id();
+wire::Id random_id(Entropy& entropy);
 
 wire::Id id_of(const ibv_gid& gid);
 
-// Proof that this end knows the policy's key: over both nonces and who speaks.
-wire::Mac prove(char speaker, const wire::Id& initiator_nonce, const wire::Id& owner_nonce);
+// Proof that this end knows the key: over both nonces and who speaks.
+wire::Mac prove(std::span<const uint8_t> key, char speaker, const wire::Id& initiator_nonce,
+                const wire::Id& owner_nonce);
 
 } // namespace adverb::link

@@ -4,10 +4,7 @@
 #include "link/companion.h"
 #include "link/hmac.h"
 #include "link/identity.h"
-#include "link/service.h"
-#include "observe/counters.h"
-#include "observe/log.h"
-#include "policy/policy.h"
+#include "world/world.h"
 
 #include <algorithm>
 #include <chrono>
@@ -38,11 +35,11 @@ struct Owner::Link {
 };
 
 void Owner::accept(int fd, const wire::Hello& hello) {
-  const auto& settings = policy::current().link();
+  const auto& settings = world_.policy().link();
   auto link = std::make_shared<Link>();
-  link->connection = Connection::make(fd);
+  link->connection = Connection::make(world_, fd);
   link->peer_nonce = hello.nonce;
-  link->nonce = random_id();
+  link->nonce = random_id(world_.entropy);
   wire::HelloAck ack{};
   ack.process = process_;
   ack.nonce = link->nonce;
@@ -54,17 +51,17 @@ void Owner::accept(int fd, const wire::Hello& hello) {
     if (!link->trusted)
       ack.answer = static_cast<uint32_t>(Answer::refused);
   } else {
-    ack.mac = prove('o', hello.nonce, link->nonce);
+    ack.mac = prove(world_.policy().link().key, 'o', hello.nonce, link->nonce);
   }
   link->connection->send(wire::frame(ack));
   if (ack.answer != 0) {
-    observe::count(Counter::hellos_refused);
-    if (observe::log_every("hello-refused", 5))
-      observe::log_warn("a hello was refused: {}",
-                        links_.size() >= links_max
-                            ? "too many links"
-                            : "its sender is neither this user on this host nor in the policy's "
-                              "link.allow");
+    world_.counters.count(Counter::hellos_refused);
+    if (world_.log.every("hello-refused", 5))
+      world_.log.warn("a hello was refused: {}",
+                      links_.size() >= links_max
+                          ? "too many links"
+                          : "its sender is neither this user on this host nor in the policy's "
+                            "link.allow");
     link->connection->close();
     return;
   }
@@ -80,48 +77,48 @@ void Owner::accept(int fd, const wire::Hello& hello) {
           end(l, why);
       });
   if (!link->trusted)
-    link->timer = Service::get().after(auth_due, [this, weak] {
+    link->timer = world_.service.after(auth_due, [this, weak] {
       const auto l = weak.lock();
       if (l && !l->trusted) {
-        observe::count(Counter::auth_failures);
+        world_.counters.count(Counter::auth_failures);
         end(l, "no proof of the key in time");
       }
     });
 }
 
 void Owner::end(const std::shared_ptr<Link>& link, const char* why) {
-  observe::log_debug("a peer's link ended: {}", why);
+  world_.log.debug("a peer's link ended: {}", why);
   for (const auto& channel : link->channels)
     channel->close();
   link->channels.clear();
   link->connection->close();
   if (link->timer != 0)
-    Service::get().cancel(link->timer);
+    world_.service.cancel(link->timer);
   links_.erase(link);
 }
 
 void Owner::on_frame(const std::shared_ptr<Link>& link, const wire::Frame& frame) {
   if (frame.type == wire::Type::auth && !link->trusted) {
-    link->trusted =
-        equal(wire::get<wire::Auth>(frame).mac, prove('i', link->peer_nonce, link->nonce));
+    link->trusted = equal(wire::get<wire::Auth>(frame).mac,
+                          prove(world_.policy().link().key, 'i', link->peer_nonce, link->nonce));
     if (!link->trusted) {
-      observe::count(Counter::auth_failures);
-      observe::log_warn("a peer does not know the key of the policy's link.key_file");
+      world_.counters.count(Counter::auth_failures);
+      world_.log.warn("a peer does not know the key of the policy's link.key_file");
       end(link, "wrong key");
     } else {
-      Service::get().cancel(link->timer);
+      world_.service.cancel(link->timer);
     }
     return;
   }
   if (!link->trusted) {
-    observe::count(Counter::auth_failures);
+    world_.counters.count(Counter::auth_failures);
     end(link, "not authenticated");
   } else if (frame.type == wire::Type::bind) {
     on_bind(link, wire::get<wire::Bind>(frame));
   } else if (frame.type == wire::Type::companion) {
     on_companion(link, wire::get<wire::Companion>(frame));
   } else {
-    observe::count(Counter::malformed_messages);
+    world_.counters.count(Counter::malformed_messages);
     end(link, "unexpected message");
   }
 }
@@ -149,7 +146,7 @@ void Owner::on_bind(const std::shared_ptr<Link>& link, const wire::Bind& bind) {
   // not connected yet: its peer asks because it has been told this number.
   const bool waits = answer == Answer::not_ready || answer == Answer::mismatch;
   if (waits && waiting_.size() < waiting_max) {
-    const uint64_t timer = Service::get().after(rtr_due, [this, handle = bind.handle, answer] {
+    const uint64_t timer = world_.service.after(rtr_due, [this, handle = bind.handle, answer] {
       for (auto it = waiting_.begin(); it != waiting_.end(); ++it)
         if (it->bind.handle == handle) {
           if (const auto l = it->link.lock())
@@ -175,7 +172,7 @@ void Owner::retry_waiting() {
       waiting_.push_back(std::move(w));
       continue;
     }
-    Service::get().cancel(w.timer);
+    world_.service.cancel(w.timer);
     if (const auto l = w.link.lock())
       l->connection->send(wire::frame(wire::BindAck{w.bind.handle, qp.handle, 0, 0}));
   }
@@ -184,7 +181,7 @@ void Owner::retry_waiting() {
 void Owner::on_companion(const std::shared_ptr<Link>& link, const wire::Companion& request) {
   wire::CompanionAck ack{};
   ack.handle = request.handle;
-  ack.nonce = random_id();
+  ack.nonce = random_id(world_.entropy);
   ack.protocol = request.protocol;
   ack.answer = static_cast<uint32_t>(make_companion(link, request, ack));
   link->connection->send(wire::frame(ack));
@@ -198,16 +195,16 @@ Answer Owner::make_companion(const std::shared_ptr<Link>& link, const wire::Comp
     return Answer::no_such_qp;
   const auto protocol = protocols_.find(request.protocol);
   if (!protocol) {
-    if (observe::log_every("protocol", 10))
-      observe::log_warn("a peer asked for a channel of protocol {}, which is not known here; it "
-                        "runs a newer adverb",
-                        request.protocol);
+    if (world_.log.every("protocol", 10))
+      world_.log.warn("a peer asked for a channel of protocol {}, which is not known here; it "
+                      "runs a newer adverb",
+                      request.protocol);
     return Answer::no_such_protocol;
   }
   std::shared_ptr<Companion> channel;
   if (request.credits >= 1 && request.message_max > 256)
     if (const auto device = devices_.get(qp.device))
-      channel = Companion::create(device, Channel::Role::server, protocol, request.credits);
+      channel = Companion::create(world_, device, Channel::Role::server, protocol, request.credits);
   const auto as_bytes = [](const wire::Id& id) {
     const auto bytes = std::as_bytes(std::span(id));
     return std::vector(bytes.begin(), bytes.end());
@@ -221,8 +218,8 @@ Answer Owner::make_companion(const std::shared_ptr<Link>& link, const wire::Comp
                          if (const auto c = weak.lock(); c && ok)
                            c->send_proof(nonce);
                        }) != 0) {
-    if (observe::log_every("companion", 10))
-      observe::log_warn(
+    if (world_.log.every("companion", 10))
+      world_.log.warn(
           "no companion queue pair can be made for a peer; it will treat this process's "
           "regions as stock");
     return Answer::no_resources;

@@ -11,13 +11,19 @@
 #include <set>
 #include <vector>
 
+namespace adverb {
+class World;
+}
+
 namespace adverb::link {
 
 // Service thread only.
 class Owner {
 public:
-  Owner(Directory& directory, Devices& devices, const Protocols& protocols, const wire::Id& process)
-      : directory_(directory), devices_(devices), protocols_(protocols), process_(process) {}
+  Owner(World& world, Directory& directory, Devices& devices, const Protocols& protocols,
+        const wire::Id& process)
+      : world_(world), directory_(directory), devices_(devices), protocols_(protocols),
+        process_(process) {}
 
   void accept(int fd, const wire::Hello& hello);
   // A queue pair of this process has reached RTR: binds that waited for it are answered.
@@ -33,6 +39,7 @@ private:
                               wire::CompanionAck& ack);
   void end(const std::shared_ptr<Link>& link, const char* why);
 
+  World& world_;
   Directory& directory_;
   Devices& devices_;
   const Protocols& protocols_;

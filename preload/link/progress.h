@@ -2,10 +2,10 @@
 // Under what messages are taken: one lock a device, held while handlers run.
 #pragma once
 
-#include <atomic>
+#include "world/sync.h"
+
 #include <cassert>
 #include <mutex>
-#include <thread>
 
 namespace adverb::link {
 
@@ -17,27 +17,28 @@ public:
     waiting_.fetch_add(1, std::memory_order_relaxed);
     mutex_.lock();
     waiting_.fetch_sub(1, std::memory_order_relaxed);
-    owner_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+    owner_.store(self(), std::memory_order_relaxed);
   }
   bool try_lock() {
     if (waiting_.load(std::memory_order_relaxed) != 0 || !mutex_.try_lock())
       return false;
-    owner_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+    owner_.store(self(), std::memory_order_relaxed);
     return true;
   }
   void unlock() {
-    owner_.store({}, std::memory_order_relaxed);
+    owner_.store(nullptr, std::memory_order_relaxed);
     mutex_.unlock();
   }
   // By this thread.
-  bool held() const noexcept {
-    return owner_.load(std::memory_order_relaxed) == std::this_thread::get_id();
-  }
+  bool held() const noexcept { return owner_.load(std::memory_order_relaxed) == self(); }
 
 private:
-  std::mutex mutex_;
-  std::atomic<int> waiting_{0};
-  std::atomic<std::thread::id> owner_{};
+  // What is each thread's own has an address of its own in each.
+  static const void* self() noexcept { return &ThreadLocal<char, ProgressLock>::get(); }
+
+  Mutex mutex_;
+  Atomic<int> waiting_{0};
+  Atomic<const void*> owner_{nullptr};
 };
 
 // What the channels of one device have in common for who uses them.

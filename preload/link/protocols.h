@@ -3,6 +3,7 @@
 #pragma once
 
 #include "link/channel.h"
+#include "world/sync.h"
 
 #include <algorithm>
 #include <memory>
@@ -27,7 +28,7 @@ public:
   }
 
 private:
-  mutable std::mutex lock_;
+  mutable Mutex lock_;
   std::vector<std::shared_ptr<Protocol>> all_;
 };
 

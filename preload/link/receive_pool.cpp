@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "link/receive_pool.h"
-#include "observe/counters.h"
-#include "observe/log.h"
-#include "provider/real.h"
+#include "world/world.h"
 
 #include <algorithm>
 #include <sys/mman.h>
@@ -13,15 +11,16 @@ namespace {
 constexpr uint32_t depth_wanted = 4096;
 }
 
-std::unique_ptr<ReceivePool> ReceivePool::make(ibv_context* context, ibv_pd* pd,
+std::unique_ptr<ReceivePool> ReceivePool::make(World& world, ibv_context* context, ibv_pd* pd,
                                                size_t message_bytes, uint64_t wr_id,
-                                               std::atomic<uint64_t>& used) {
-  std::unique_ptr<ReceivePool> pool(new ReceivePool(context, pd, message_bytes, wr_id, used));
+                                               Atomic<uint64_t>& used) {
+  std::unique_ptr<ReceivePool> pool(
+      new ReceivePool(world, context, pd, message_bytes, wr_id, used));
   ibv_srq_init_attr attr{};
   attr.attr.max_wr = depth_wanted;
   attr.attr.max_sge = 1;
   const provider::Inside inside;
-  pool->srq_ = provider::real().ibv_create_srq(pd, &attr);
+  pool->srq_ = world.provider.real().ibv_create_srq(pd, &attr);
   if (pool->srq_ == nullptr)
     return nullptr;
   pool->depth_ = attr.attr.max_wr;
@@ -47,9 +46,9 @@ void ReceivePool::take_back(uint32_t slot) noexcept {
   wr.sg_list = &sge;
   wr.num_sge = 1;
   ibv_recv_wr* bad = nullptr;
-  if (context_->ops.post_srq_recv(srq_, &wr, &bad) != 0 && observe::log_every("srq-post", 10))
-    observe::log_error("{}: a receive buffer of the links is lost; fewer credits remain",
-                       context_->device->name);
+  if (context_->ops.post_srq_recv(srq_, &wr, &bad) != 0 && world_.log.every("srq-post", 10))
+    world_.log.error("{}: a receive buffer of the links is lost; fewer credits remain",
+                     context_->device->name);
 }
 
 bool ReceivePool::add(uint32_t count) {
@@ -69,12 +68,12 @@ bool ReceivePool::add(uint32_t count) {
       return false;
     madvise(memory, bytes, MADV_DONTFORK);
     const provider::Inside inside;
-    ibv_mr* mr = provider::real().ibv_reg_mr(pd_, memory, bytes, IBV_ACCESS_LOCAL_WRITE);
+    ibv_mr* mr = world_.provider.real().ibv_reg_mr(pd_, memory, bytes, IBV_ACCESS_LOCAL_WRITE);
     if (mr == nullptr) {
       munmap(memory, bytes);
       return false;
     }
-    observe::gauge_add(observe::Gauge::pinned_bytes, static_cast<int64_t>(bytes));
+    world_.counters.gauge_add(observe::Gauge::pinned_bytes, static_cast<int64_t>(bytes));
     used_ += bytes;
     for (uint32_t i = 0; i < count; ++i) {
       fresh.push_back(static_cast<uint32_t>(slots_.size()));

@@ -4,8 +4,8 @@
 #pragma once
 
 #include "link/channel.h"
+#include "world/sync.h"
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -15,14 +15,19 @@
 
 #include <infiniband/verbs.h>
 
+namespace adverb {
+class World;
+}
+
 namespace adverb::link {
 
 class ReceivePool final : public RxBuffer::Pool {
 public:
   // Receives are posted with `wr_id` plus their slot's number. `used` counts the bytes of buffers.
   // nullptr and errno when the device has no such queue.
-  static std::unique_ptr<ReceivePool> make(ibv_context* context, ibv_pd* pd, size_t message_bytes,
-                                           uint64_t wr_id, std::atomic<uint64_t>& used);
+  static std::unique_ptr<ReceivePool> make(World& world, ibv_context* context, ibv_pd* pd,
+                                           size_t message_bytes, uint64_t wr_id,
+                                           Atomic<uint64_t>& used);
   ReceivePool(const ReceivePool&) = delete;
   ReceivePool& operator=(const ReceivePool&) = delete;
 
@@ -39,9 +44,10 @@ public:
   void take_back(uint32_t slot) noexcept override;
 
 private:
-  ReceivePool(ibv_context* context, ibv_pd* pd, size_t message_bytes, uint64_t wr_id,
-              std::atomic<uint64_t>& used)
-      : context_(context), pd_(pd), message_bytes_(message_bytes), wr_id_(wr_id), used_(used) {}
+  ReceivePool(World& world, ibv_context* context, ibv_pd* pd, size_t message_bytes, uint64_t wr_id,
+              Atomic<uint64_t>& used)
+      : world_(world), context_(context), pd_(pd), message_bytes_(message_bytes), wr_id_(wr_id),
+        used_(used) {}
 
   struct Slot {
     std::byte* memory;
@@ -49,14 +55,15 @@ private:
   };
   Slot at(uint32_t slot) noexcept;
 
+  World& world_;
   ibv_context* const context_;
   ibv_pd* const pd_;
   const size_t message_bytes_;
   const uint64_t wr_id_;
-  std::atomic<uint64_t>& used_;
+  Atomic<uint64_t>& used_;
   ibv_srq* srq_ = nullptr;
   uint32_t depth_ = 0;
-  std::mutex lock_; // leaf
+  Mutex lock_; // leaf
   std::vector<Slot> slots_;
   uint32_t spare_ = 0; // posted, their channel is gone
 };

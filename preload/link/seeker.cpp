@@ -5,10 +5,7 @@
 #include "link/connection.h"
 #include "link/hmac.h"
 #include "link/identity.h"
-#include "link/service.h"
-#include "observe/counters.h"
-#include "observe/log.h"
-#include "policy/policy.h"
+#include "world/world.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -22,7 +19,6 @@ namespace adverb::link {
 
 using observe::Counter;
 using wire::Answer;
-using Clock = std::chrono::steady_clock;
 
 namespace {
 
@@ -89,7 +85,7 @@ struct Seeker::Host {
   bool connecting = false;
   bool known = false;                          // has answered as adverb before
   std::deque<std::shared_ptr<Search>> waiting; // for the connection under way
-  Clock::time_point stock_until{};
+  std::chrono::nanoseconds stock_until{};      // of the World's clock
 };
 
 Seeker::Host& Seeker::host_of(const std::string& name) {
@@ -106,10 +102,10 @@ void Seeker::bind(const LocalQp& qp, std::shared_ptr<Protocol> protocol,
   search->protocol = std::move(protocol);
   search->done = std::move(done);
   searches_[qp.handle] = search;
-  const auto address = peer_address(qp);
+  const auto address = peer_address(world_.policy().link(), qp);
   if (!address) {
-    if (observe::log_once("unresolvable"))
-      observe::log_warn(
+    if (world_.log.once("unresolvable"))
+      world_.log.warn(
           "the peer of queue pair {} on {} has no IP address that can be known; treated "
           "as stock; name it in the policy's link.peers",
           qp.qpn, qp.device->name);
@@ -120,7 +116,7 @@ void Seeker::bind(const LocalQp& qp, std::shared_ptr<Protocol> protocol,
   Host& host = host_of(search->host);
   host.address = *address;
   host.name = search->host;
-  search->timer = Service::get().after(bind_due, [this, weak = std::weak_ptr(search)] {
+  search->timer = world_.service.after(bind_due, [this, weak = std::weak_ptr(search)] {
     if (const auto s = weak.lock())
       finish(s, {Verdict::stock, nullptr, 0, "the peer's queue pair was not ready in time"});
   });
@@ -141,20 +137,20 @@ void Seeker::finish(const std::shared_ptr<Search>& search, Bound bound) {
     return;
   search->finished = true;
   if (search->timer != 0)
-    Service::get().cancel(search->timer);
+    world_.service.cancel(search->timer);
   const auto it = searches_.find(search->qp.handle);
   if (it != searches_.end() && it->second == search)
     searches_.erase(it);
   if (bound.verdict == Verdict::refused) {
-    observe::count(Counter::hellos_refused);
-    if (observe::log_every("bind-refused", 5))
-      observe::log_warn("peer {} refused queue pair {}: {}; its unpinned regions cannot be reached",
-                        search->host, search->qp.qpn, bound.reason);
+    world_.counters.count(Counter::hellos_refused);
+    if (world_.log.every("bind-refused", 5))
+      world_.log.warn("peer {} refused queue pair {}: {}; its unpinned regions cannot be reached",
+                      search->host, search->qp.qpn, bound.reason);
   }
   const auto host = hosts_.find(search->host);
   bound.host_known = host != hosts_.end() && host->second->known;
-  observe::log_debug("queue pair {} -> {}: {} {}", search->qp.qpn, search->host,
-                     bound.verdict == Verdict::adverb ? "adverb" : "stock", bound.reason);
+  world_.log.debug("queue pair {} -> {}: {} {}", search->qp.qpn, search->host,
+                   bound.verdict == Verdict::adverb ? "adverb" : "stock", bound.reason);
   if (const auto tell = std::move(search->done))
     tell(std::move(bound));
 }
@@ -179,7 +175,7 @@ void Seeker::go_on(const std::shared_ptr<Search>& search) {
   }
   if (host.connecting) {
     host.waiting.push_back(search);
-  } else if (Clock::now() < host.stock_until) {
+  } else if (world_.clock.now() < host.stock_until) {
     finish(search, {Verdict::stock, nullptr, 0, "the host did not answer just now"});
   } else if (search->attempts >= attempts_max) {
     if (search->unknown)
@@ -192,14 +188,14 @@ void Seeker::go_on(const std::shared_ptr<Search>& search) {
 }
 
 void Seeker::connect(Host& host, const std::shared_ptr<Search>& first) {
-  const auto& settings = policy::current().link();
+  const auto& settings = world_.policy().link();
   auto link = std::make_shared<Link>();
   link->host = host.name;
   link->first = first;
-  link->nonce = random_id();
+  link->nonce = random_id(world_.entropy);
   host.connecting = true;
   ++first->attempts;
-  observe::count(Counter::hellos_sent);
+  world_.counters.count(Counter::hellos_sent);
   const int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   sockaddr_in6 to = host.address;
   to.sin6_port = htons(settings.port);
@@ -212,8 +208,8 @@ void Seeker::connect(Host& host, const std::shared_ptr<Search>& first) {
             "cannot connect");
     return;
   }
-  link->connection = Connection::make(fd);
-  link->timer = Service::get().after(settings.hello_timeout, [this, link] { silent(link, false); });
+  link->connection = Connection::make(world_, fd);
+  link->timer = world_.service.after(settings.hello_timeout, [this, link] { silent(link, false); });
   wire::Hello hello{};
   hello.process = process_;
   hello.nonce = link->nonce;
@@ -231,13 +227,13 @@ void Seeker::silent(const std::shared_ptr<Link>& link, bool patient) {
     return;
   in6_addr unused;
   if (!patient && remote_address(link->connection->fd(), unused)) {
-    link->timer = Service::get().after(answer_due, [this, link] { silent(link, true); });
+    link->timer = world_.service.after(answer_due, [this, link] { silent(link, true); });
     return;
   }
-  observe::count(Counter::hellos_timeouts);
-  if (observe::log_every("hello-timeout", 5))
-    observe::log_warn("{} did not answer {}; its processes are treated as stock", link->host,
-                      patient ? "a hello" : "within link.hello_timeout");
+  world_.counters.count(Counter::hellos_timeouts);
+  if (world_.log.every("hello-timeout", 5))
+    world_.log.warn("{} did not answer {}; its processes are treated as stock", link->host,
+                    patient ? "a hello" : "within link.hello_timeout");
   link->ended = true;
   link->connection->close();
   no_link(host_of(link->host), link, Answer::no_such_qp, true, remember_silence, "no answer");
@@ -251,12 +247,12 @@ void Seeker::no_link(Host& host, const std::shared_ptr<Link>& link, Answer answe
   auto waiting = std::move(host.waiting);
   host.waiting.clear();
   if (host_wide)
-    host.stock_until = Clock::now() + remember;
+    host.stock_until = world_.clock.now() + remember;
   const Verdict verdict = answer == Answer::refused || answer == Answer::wrong_version
                               ? Verdict::refused
                               : Verdict::stock;
   if (verdict == Verdict::stock)
-    observe::count(Counter::hellos_stock);
+    world_.counters.count(Counter::hellos_stock);
   finish(link->first, {verdict, nullptr, 0, why});
   for (const auto& search : waiting) {
     if (host_wide)
@@ -270,7 +266,7 @@ void Seeker::no_link(Host& host, const std::shared_ptr<Link>& link, Answer answe
 bool Seeker::again(const std::shared_ptr<Search>& search) {
   if (search->attempts >= again_max)
     return false;
-  Service::get().after(again_after, [this, weak = std::weak_ptr(search)] {
+  world_.service.after(again_after, [this, weak = std::weak_ptr(search)] {
     if (const auto s = weak.lock())
       go_on(s);
   });
@@ -281,7 +277,7 @@ void Seeker::lost(const std::shared_ptr<Link>& link, const char* why) {
   if (link->ended)
     return;
   link->ended = true;
-  Service::get().cancel(link->timer);
+  world_.service.cancel(link->timer);
   Host& host = host_of(link->host);
   if (!link->ready) {
     // Nobody listens, so nobody there runs adverb, unless a broker has just gone: its successor
@@ -296,8 +292,8 @@ void Seeker::lost(const std::shared_ptr<Link>& link, const char* why) {
     no_link(host, link, Answer::no_such_qp, true, remember_refusal, why);
     return;
   }
-  observe::count(Counter::links_down);
-  observe::log_info("link to {} lost: {}", link->host, why);
+  world_.counters.count(Counter::links_down);
+  world_.log.info("link to {} lost: {}", link->host, why);
   std::erase(host.links, link);
   for (auto& [key, path] : link->paths) {
     if (path.channel)
@@ -325,14 +321,14 @@ void Seeker::on_frame(const std::shared_ptr<Link>& link, const wire::Frame& fram
   else if (frame.type == wire::Type::companion_ack && link->ready)
     on_companion_ack(link, wire::get<wire::CompanionAck>(frame));
   else {
-    observe::count(Counter::malformed_messages);
+    world_.counters.count(Counter::malformed_messages);
     link->connection->close();
     lost(link, "unexpected message");
   }
 }
 
 void Seeker::on_hello_ack(const std::shared_ptr<Link>& link, const wire::HelloAck& ack) {
-  Service::get().cancel(link->timer);
+  world_.service.cancel(link->timer);
   Host& host = host_of(link->host);
   const auto fail = [&](Answer answer, const char* why) {
     link->ended = true;
@@ -343,18 +339,19 @@ void Seeker::on_hello_ack(const std::shared_ptr<Link>& link, const wire::HelloAc
     return fail(Answer::no_such_qp, "no process there that runs adverb owns the queue pair");
   if (ack.answer != 0)
     return fail(Answer::refused, "not allowed by the peer's policy (link.allow)");
-  if (policy::current().link().key.empty()) {
+  if (world_.policy().link().key.empty()) {
     if (ack.mac != wire::Mac{})
       return fail(Answer::refused, "the peer asks for the key of a link.key_file");
   } else {
-    if (!equal(ack.mac, prove('o', link->nonce, ack.nonce))) {
-      observe::count(Counter::auth_failures);
+    if (!equal(ack.mac, prove(world_.policy().link().key, 'o', link->nonce, ack.nonce))) {
+      world_.counters.count(Counter::auth_failures);
       return fail(Answer::refused, "the peer does not know the key of link.key_file");
     }
-    link->connection->send(wire::frame(wire::Auth{prove('i', link->nonce, ack.nonce)}));
+    link->connection->send(
+        wire::frame(wire::Auth{prove(world_.policy().link().key, 'i', link->nonce, ack.nonce)}));
   }
-  observe::count(Counter::hellos_answered);
-  observe::count(Counter::links_up);
+  world_.counters.count(Counter::hellos_answered);
+  world_.counters.count(Counter::links_up);
   link->ready = true;
   host.known = true;
   host.connecting = false;
@@ -409,7 +406,8 @@ void Seeker::want_channel(const std::shared_ptr<Link>& link,
   if (path.channel)
     return;
   if (const auto device = devices_.get(search->qp.device))
-    path.channel = Companion::create(device, Channel::Role::client, search->protocol, credits_max);
+    path.channel =
+        Companion::create(world_, device, Channel::Role::client, search->protocol, credits_max);
   if (!path.channel) {
     for (const auto& s : std::exchange(path.waiting, {}))
       finish(s, {Verdict::stock, nullptr, 0, "no companion queue pair can be made"});
@@ -417,7 +415,7 @@ void Seeker::want_channel(const std::shared_ptr<Link>& link,
   }
   path.protocol = search->protocol;
   path.qp = search->qp;
-  path.nonce = random_id();
+  path.nonce = random_id(world_.entropy);
   wire::Companion request{};
   request.handle = search->qp.handle;
   request.remote_handle = search->remote_handle;
@@ -474,9 +472,9 @@ void Seeker::on_companion_ack(const std::shared_ptr<Link>& link, const wire::Com
   const auto bytes = std::as_bytes(std::span(path.nonce));
   if (path.channel->connect(path.qp.ah, path.qp.mtu,
                             {ack.qpn, ack.psn, ack.credits, ack.message_max, ack.protocol_version},
-                            {bytes.begin(), bytes.end()}, [settle](bool ok) {
+                            {bytes.begin(), bytes.end()}, [this, settle](bool ok) {
                               // The verdict is given on the service thread.
-                              Service::get().run([settle, ok] {
+                              world_.service.run([settle, ok] {
                                 settle(ok ? nullptr : "no proof over the companion queue pair");
                               });
                             }) != 0) {

@@ -14,12 +14,17 @@
 #include <unordered_map>
 #include <vector>
 
+namespace adverb {
+class World;
+}
+
 namespace adverb::link {
 
 // Service thread only.
 class Seeker {
 public:
-  Seeker(Devices& devices, const wire::Id& process) : devices_(devices), process_(process) {}
+  Seeker(World& world, Devices& devices, const wire::Id& process)
+      : world_(world), devices_(devices), process_(process) {}
 
   // For a channel of `protocol`; null: only to know.
   void bind(const LocalQp& qp, std::shared_ptr<Protocol> protocol, std::function<void(Bound)> done);
@@ -45,6 +50,7 @@ private:
   void lost(const std::shared_ptr<Link>& link, const char* why);
   void finish(const std::shared_ptr<Search>& search, Bound bound);
 
+  World& world_;
   Devices& devices_;
   const wire::Id process_;
   std::map<std::string, std::shared_ptr<Host>> hosts_;

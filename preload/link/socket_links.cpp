@@ -7,12 +7,10 @@
 #include "link/owner.h"
 #include "link/protocols.h"
 #include "link/seeker.h"
-#include "link/service.h"
-#include "policy/policy.h"
+#include "world/world.h"
 
 #include <cassert>
 #include <chrono>
-#include <condition_variable>
 #include <mutex>
 
 namespace adverb::link {
@@ -23,6 +21,8 @@ constexpr std::chrono::milliseconds farewell{500};
 
 class SocketLinks final : public Links {
 public:
+  explicit SocketLinks(World& world) : world_(world) {}
+
   void serve(std::shared_ptr<Protocol> protocol) override { protocols_.add(std::move(protocol)); }
   void publish(const LocalQp& qp) override;
   void connected(const LocalQp& qp) override;
@@ -36,16 +36,17 @@ public:
 private:
   void ask(const LocalQp& asking, const std::function<void(Bound)>& done, bool again);
 
-  const wire::Id process_ = random_id();
+  World& world_;
+  const wire::Id process_ = random_id(world_.entropy);
   Protocols protocols_;
-  Devices devices_;
+  Devices devices_{world_};
   Directory directory_;
-  Owner owner_{directory_, devices_, protocols_, process_};
-  Seeker seeker_{devices_, process_};
-  Broker broker_{policy::current().link().port, false,
+  Owner owner_{world_, directory_, devices_, protocols_, process_};
+  Seeker seeker_{world_, devices_, process_};
+  Broker broker_{world_, world_.policy().link().port, false,
                  [this](int fd, const wire::Hello& hello) { owner_.accept(fd, hello); }};
-  std::mutex probes_lock_;
-  std::condition_variable probes_answered_;
+  Mutex probes_lock_;
+  ConditionVariable probes_answered_;
   int probes_ = 0; // under way
 };
 
@@ -56,7 +57,7 @@ void SocketLinks::publish(const LocalQp& qp) {
 
 void SocketLinks::connected(const LocalQp& qp) {
   directory_.put(qp);
-  Service::get().run([this] { owner_.retry_waiting(); });
+  world_.service.run([this] { owner_.retry_waiting(); });
 }
 
 void SocketLinks::withdraw(uint32_t qpn, ibv_device*, uint64_t handle) {
@@ -66,14 +67,14 @@ void SocketLinks::withdraw(uint32_t qpn, ibv_device*, uint64_t handle) {
 }
 
 void SocketLinks::bind(const LocalQp& qp, uint8_t protocol, std::function<void(Bound)> done) {
-  Service::get().run([this, qp, protocol = protocols_.find(protocol), done = std::move(done)] {
+  world_.service.run([this, qp, protocol = protocols_.find(protocol), done = std::move(done)] {
     assert(protocol); // served before anything is bound
     seeker_.bind(qp, protocol, done);
   });
 }
 
 void SocketLinks::cancel_bind(uint64_t handle) {
-  Service::get().run([this, handle] { seeker_.cancel(handle); });
+  world_.service.run([this, handle] { seeker_.cancel(handle); });
 }
 
 void SocketLinks::probe(const LocalQp& qp, std::function<void(Bound)> done) {
@@ -83,7 +84,7 @@ void SocketLinks::probe(const LocalQp& qp, std::function<void(Bound)> done) {
     const std::lock_guard hold(probes_lock_);
     ++probes_;
   }
-  Service::get().run([this, asking, done = std::move(done)] { ask(asking, done, false); });
+  world_.service.run([this, asking, done = std::move(done)] { ask(asking, done, false); });
 }
 
 // Service thread. A host that runs adverb but not this queue pair is asked twice: two queue pairs
@@ -91,7 +92,7 @@ void SocketLinks::probe(const LocalQp& qp, std::function<void(Bound)> done) {
 void SocketLinks::ask(const LocalQp& asking, const std::function<void(Bound)>& done, bool again) {
   seeker_.bind(asking, nullptr, [this, asking, done, again](const Bound& bound) {
     if (bound.verdict == Verdict::stock && bound.host_known && !again) {
-      Service::get().after(second_probe, [this, asking, done] { ask(asking, done, true); });
+      world_.service.after(second_probe, [this, asking, done] { ask(asking, done, true); });
       return;
     }
     done(bound);
@@ -110,8 +111,8 @@ void SocketLinks::await_probes() noexcept {
 
 } // namespace
 
-std::shared_ptr<Links> make_links() {
-  return std::make_shared<SocketLinks>();
+std::shared_ptr<Links> make_links(World& world) {
+  return std::make_shared<SocketLinks>(world);
 }
 
 } // namespace adverb::link

@@ -6,9 +6,13 @@
 
 #include <memory>
 
+namespace adverb {
+class World;
+}
+
 namespace adverb::link {
 
 // Over sockets and companion queue pairs, as the policy says.
-std::shared_ptr<Links> make_links();
+std::shared_ptr<Links> make_links(World& world);
 
 } // namespace adverb::link

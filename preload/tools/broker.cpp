@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // adverb broker: serves the link port for the programs of all users of this host.
 #include "link/broker.h"
-#include "observe/log.h"
 #include "policy/policy.h"
+#include "service/thread.h"
 #include "tools/commands.h"
+#include "world/world.h"
 
 #include <cerrno>
 #include <csignal>
@@ -29,6 +30,17 @@ constexpr const char* usage =
 
 struct Options {
   std::optional<uint16_t> port;
+};
+
+// A broker of its own World. Lives as long as the process, as its thread does.
+struct Serving {
+  explicit Serving(uint16_t port) : broker(world, port, true, nullptr) {}
+
+  SteadyClock clock;
+  KernelEntropy entropy;
+  service::Thread service{world};
+  World world{{.clock = clock, .entropy = entropy, .service = service}};
+  link::Broker broker;
 };
 
 // Nothing: go on. Else the exit status.
@@ -93,10 +105,10 @@ int cmd_broker(int argc, char** argv) {
     sigaddset(&ends, signal);
   pthread_sigmask(SIG_BLOCK, &ends, nullptr);
 
-  observe::log_open(observe::LogLevel::warn);
   // Its sockets end with the process; members see that and serve themselves.
-  auto* broker = new link::Broker(*options.port, true, nullptr);
-  if (!broker->join()) {
+  auto& serving = *new Serving(*options.port);
+  serving.world.log.open(observe::LogLevel::warn);
+  if (!serving.broker.join()) {
     fprintf(stderr,
             "adverb broker: cannot serve port %u: %s. If another broker runs, or programs under "
             "adverb that were started before, end those first\n",

@@ -55,7 +55,7 @@ transfer::Targets& World::targets() {
 // Made here, as what links are for is known here.
 link::Links& World::links() {
   return parts.links.get([this] {
-    auto links = link::make_links();
+    auto links = link::make_links(*this);
     links->serve(transfer::make_protocol(
         *this, std::make_shared<transfer::Handlers>(transfer::handler_list()), targets()));
     return links;

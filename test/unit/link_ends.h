@@ -5,7 +5,7 @@
 
 #include "link/socket_links.h"
 #include "service/thread.h"
-#include "world/transition.h"
+#include "world/world.h"
 
 #include <chrono>
 #include <condition_variable>
@@ -267,21 +267,32 @@ inline link::LocalQp qp(uint32_t qpn, uint64_t handle, uint32_t dest = 0, int wh
   return q;
 }
 
-// This process's, made at first use.
-inline std::shared_ptr<link::Links>& links_made() {
-  static std::shared_ptr<link::Links> made;
+// This process's World, made at first use and never destroyed.
+struct Process {
+  SteadyClock clock;
+  KernelEntropy entropy;
+  service::Thread service{world};
+  World world{{.clock = clock, .entropy = entropy, .service = service}};
+};
+inline Process& process() {
+  static auto& made = *new Process;
   return made;
 }
+inline uint64_t value(observe::Counter counter) {
+  return process().world.counters.value(counter);
+}
+
 inline link::Links& links() {
-  if (!links_made())
-    links_made() = link::make_links();
-  return *links_made();
+  World& world = process().world;
+  return world.parts.links.get([&] { return link::make_links(world); });
 }
 
 // What adverb does in a fork child: the parent's are left as they are.
 inline void forget_links() {
-  new (&links_made()) std::shared_ptr<link::Links>;
-  static_cast<service::Thread&>(transition::world().service).in_child();
+  World& world = process().world;
+  world.parts.links.abandon_in_child();
+  process().service.in_child();
+  world.in_child();
 }
 
 inline link::Bound bind(const link::LocalQp& q, uint8_t to = protocol) {

@@ -3,7 +3,8 @@
 // process behave as two processes would: one serves, the other is its member.
 #include "catch.h"
 #include "link/broker.h"
-#include "observe/counters.h"
+#include "service/thread.h"
+#include "world/world.h"
 
 #include <chrono>
 #include <condition_variable>
@@ -23,6 +24,23 @@ using observe::Counter;
 namespace wire = link::wire;
 
 namespace {
+
+// Of all brokers here, and never destroyed as they are not.
+struct Process {
+  SteadyClock clock;
+  KernelEntropy entropy;
+  service::Thread service{world};
+  World world{{.clock = clock, .entropy = entropy, .service = service}};
+};
+
+World& world() {
+  static auto& process = *new Process;
+  return process.world;
+}
+
+uint64_t value(Counter counter) {
+  return world().counters.value(counter);
+}
 
 uint16_t free_port() {
   const int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -63,7 +81,7 @@ private:
 
 // Brokers live as long as the process, as their users' do.
 Broker& make(uint16_t port, Inbox& inbox, bool for_all = false) {
-  auto* broker = new Broker(port, for_all, inbox.accept());
+  auto* broker = new Broker(world(), port, for_all, inbox.accept());
   REQUIRE(broker->join());
   return *broker;
 }
@@ -182,8 +200,8 @@ TEST_CASE("of queue pairs with one number each is found by one attempt or anothe
       close(fd);
     };
   };
-  auto& serving = *new Broker(port, false, sender(0));
-  auto& member = *new Broker(port, false, sender(1));
+  auto& serving = *new Broker(world(), port, false, sender(0));
+  auto& member = *new Broker(world(), port, false, sender(1));
   REQUIRE((serving.join() && member.join()));
   serving.add({}, 7);
   member.add({}, 7);
@@ -207,7 +225,7 @@ TEST_CASE("a queue pair nobody registered, or no longer, is answered so") {
   serving.add({}, 5);
   serving.remove({}, 5);
   for (const uint32_t qpn : {5U, 6U}) {
-    const uint64_t refused = observe::value(Counter::broker_refused);
+    const uint64_t refused = value(Counter::broker_refused);
     const Stranger stranger(port);
     stranger.send(wire::frame(hello_for(qpn)));
     const auto answer = stranger.receive();
@@ -217,7 +235,7 @@ TEST_CASE("a queue pair nobody registered, or no longer, is answered so") {
     REQUIRE(frame.type == wire::Type::hello_ack);
     CHECK(wire::get<wire::HelloAck>(frame).answer ==
           static_cast<uint32_t>(wire::Answer::no_such_qp));
-    CHECK(observe::value(Counter::broker_refused) > refused);
+    CHECK(value(Counter::broker_refused) > refused);
   }
 }
 
@@ -263,7 +281,7 @@ TEST_CASE("garbage, truncation, wrong versions and wrong messages are refused an
   }
   for (const auto& bytes : bad) {
     const auto counted = [] {
-      return observe::value(Counter::broker_refused) + observe::value(Counter::malformed_messages);
+      return value(Counter::broker_refused) + value(Counter::malformed_messages);
     };
     const uint64_t before = counted();
     {
@@ -294,8 +312,8 @@ TEST_CASE("a thousand silent connections at once are refused or ended, and nothi
   Broker& serving = make(port, in);
   serving.add({}, 3);
   const size_t before = open_descriptors();
-  const uint64_t served = observe::value(Counter::broker_served);
-  const uint64_t refused = observe::value(Counter::broker_refused);
+  const uint64_t served = value(Counter::broker_served);
+  const uint64_t refused = value(Counter::broker_refused);
   {
     std::vector<std::unique_ptr<Stranger>> crowd;
     for (int i = 0; i < 1000; ++i)
@@ -303,8 +321,8 @@ TEST_CASE("a thousand silent connections at once are refused or ended, and nothi
     for (const auto& one : crowd)
       CHECK(one->closed()); // none says hello, so each is ended
   }
-  CHECK(observe::value(Counter::broker_served) - served == 1000);
-  CHECK(observe::value(Counter::broker_refused) - refused == 1000);
+  CHECK(value(Counter::broker_served) - served == 1000);
+  CHECK(value(Counter::broker_refused) - refused == 1000);
   CHECK(open_descriptors() == before);
   const Stranger stranger(port);
   stranger.send(wire::frame(hello_for(3)));

@@ -2,7 +2,6 @@
 // Links between processes, end to end over a verbs device: who is found, who is not, and what is
 // noticed when one goes away. TAP.
 #include "link_cases.h"
-#include "observe/counters.h"
 
 #include <filesystem>
 #include <thread>
@@ -64,7 +63,7 @@ bool queue_pairs_of_one_pair_of_processes_share_a_channel() {
       CHECK_THAT(!channel || channel == bound.channel);
       channel = bound.channel;
     }
-    CHECK_THAT(observe::value(Counter::companions) == 1);
+    CHECK_THAT(value(Counter::companions) == 1);
   });
   return seeker.ended_well();
 }
@@ -149,7 +148,7 @@ bool a_host_without_adverb_is_stock_at_once() {
     const auto start = std::chrono::steady_clock::now();
     CHECK_THAT(bind(qp(here, 1, there)).verdict == Verdict::stock);
     CHECK_THAT(std::chrono::steady_clock::now() - start < 2s);
-    CHECK_THAT(observe::value(Counter::hellos_stock) == 1);
+    CHECK_THAT(value(Counter::hellos_stock) == 1);
   });
   return seeker.ended_well();
 }
