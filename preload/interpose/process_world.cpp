@@ -6,7 +6,6 @@
 #include "observe/exit.h"
 #include "registration/budget.h"
 #include "service/thread.h"
-#include "world/transition.h"
 
 #include <new>
 #include <pthread.h>
@@ -28,7 +27,6 @@ Process& process() noexcept {
   alignas(Process) static std::byte memory[sizeof(Process)];
   static Process& made = [&]() -> Process& {
     auto* fresh = new (memory) Process;
-    transition::use(fresh->world);
     observe::finish_at_exit(fresh->world.page, await_probes);
     return *fresh;
   }();

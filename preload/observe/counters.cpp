@@ -49,10 +49,4 @@ void Counters::in_child() noexcept {
   tally_.store(&own_, std::memory_order_release);
 }
 
-// Constant initialised: hooks may count before any constructor has run.
-namespace {
-constinit Counters without_world;
-}
-constinit std::atomic<Counters*> transition::counters{&without_world};
-
 } // namespace adverb::observe

@@ -89,27 +89,4 @@ private:
   std::atomic<Tally*> tally_;
 };
 
-// ---- Transition: the process's, for rooms that are not yet handed a World.
-namespace transition {
-extern std::atomic<Counters*> counters;
-}
-inline void count(Counter c, uint64_t n = 1) noexcept {
-  transition::counters.load(std::memory_order_acquire)->count(c, n);
-}
-inline void gauge_add(Gauge g, int64_t n) noexcept {
-  transition::counters.load(std::memory_order_acquire)->gauge_add(g, n);
-}
-inline void gauge_raise(Gauge g, int64_t n) noexcept {
-  transition::counters.load(std::memory_order_acquire)->gauge_raise(g, n);
-}
-inline void count_rule(size_t slot) noexcept {
-  transition::counters.load(std::memory_order_acquire)->count_rule(slot);
-}
-inline uint64_t value(Counter c) noexcept {
-  return transition::counters.load(std::memory_order_acquire)->value(c);
-}
-inline int64_t value(Gauge g) noexcept {
-  return transition::counters.load(std::memory_order_acquire)->value(g);
-}
-
 } // namespace adverb::observe

@@ -121,37 +121,4 @@ private:
   Said said_[keys];
 };
 
-// ---- Transition: the process's, for rooms that are not yet handed a World.
-namespace transition {
-Log& log() noexcept;
-}
-inline void log_open(LogLevel level, std::string_view file = {}) noexcept {
-  transition::log().open(level, file);
-}
-inline bool log_enabled(LogLevel level) noexcept {
-  return transition::log().enabled(level);
-}
-template <typename... Args>
-void log_error(fmt::format_string<Args...> format, Args&&... args) noexcept {
-  transition::log().error(format, std::forward<Args>(args)...);
-}
-template <typename... Args>
-void log_warn(fmt::format_string<Args...> format, Args&&... args) noexcept {
-  transition::log().warn(format, std::forward<Args>(args)...);
-}
-template <typename... Args>
-void log_info(fmt::format_string<Args...> format, Args&&... args) noexcept {
-  transition::log().info(format, std::forward<Args>(args)...);
-}
-template <typename... Args>
-void log_debug(fmt::format_string<Args...> format, Args&&... args) noexcept {
-  transition::log().debug(format, std::forward<Args>(args)...);
-}
-inline bool log_once(std::string_view key) noexcept {
-  return transition::log().once(key);
-}
-inline bool log_every(std::string_view key, unsigned seconds) noexcept {
-  return transition::log().every(key, seconds);
-}
-
 } // namespace adverb::observe

@@ -80,19 +80,4 @@ private:
   bool finished_ = false; // under finishing_
 };
 
-// ---- Transition: the process's, for rooms that are not yet handed a World.
-namespace transition {
-SharedPage& page() noexcept;
-void use(Counters&, Log&, SharedPage&) noexcept;
-} // namespace transition
-inline void start(const Identity& identity) noexcept {
-  transition::page().start(identity);
-}
-inline void add_device(std::string_view name) noexcept {
-  transition::page().add_device(name);
-}
-inline void label_rule(size_t slot, std::string_view label) noexcept {
-  transition::page().label_rule(slot, label);
-}
-
 } // namespace adverb::observe

@@ -40,10 +40,4 @@ private:
   std::vector<Error> problems_;
 };
 
-// ---- Transition: the process's, for rooms that are not yet handed a World.
-namespace transition {
-Current& current() noexcept;
-void use(Current& current) noexcept;
-} // namespace transition
-
 } // namespace adverb::policy

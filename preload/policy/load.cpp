@@ -176,25 +176,4 @@ const Policy& Current::load() {
   return *own_;
 }
 
-namespace transition {
-namespace {
-std::atomic<Current*> used{nullptr};
-}
-
-Current& current() noexcept {
-  if (Current* now = used.load(std::memory_order_acquire))
-    return *now;
-  static auto& of_a_test = *new Current;
-  return of_a_test;
-}
-
-void use(Current& current) noexcept {
-  used.store(&current, std::memory_order_release);
-}
-} // namespace transition
-
-const Policy& current() {
-  return transition::current().get();
-}
-
 } // namespace adverb::policy

@@ -138,7 +138,4 @@ Loaded load_for_program(std::string_view program);
 // The names of the embedded profiles, sorted.
 std::vector<std::string_view> profile_names();
 
-// Transition: the process's, for rooms that are not yet handed a World.
-const Policy& current();
-
 } // namespace adverb::policy

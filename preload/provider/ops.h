@@ -21,11 +21,6 @@ struct ContextOps {
   decltype(verbs_context::advise_mr) advise_mr = nullptr;
 };
 
-// Transition: the process's, for rooms that are not yet handed a World.
-const ContextOps& ops(ibv_context* context) noexcept;
-bool keep_ops(ibv_context* context);
-void drop_ops(ibv_context* context) noexcept;
-
 // The pointers of an extended CQ.
 struct CqExOps {
 #define CQ(ret, name, params, args, fail) decltype(ibv_cq_ex::name) name = nullptr;

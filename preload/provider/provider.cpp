@@ -131,34 +131,4 @@ Inside::~Inside() {
   --ThreadLocal<unsigned, Depth>::get();
 }
 
-namespace transition {
-namespace {
-std::atomic<Provider*> used{nullptr};
-}
-
-Provider& provider() noexcept {
-  if (Provider* now = used.load(std::memory_order_acquire))
-    return *now;
-  static auto& of_a_test = *new Provider(observe::transition::log());
-  return of_a_test;
-}
-
-void use(Provider& provider) noexcept {
-  used.store(&provider, std::memory_order_release);
-}
-} // namespace transition
-
-const Real& real() noexcept {
-  return transition::provider().real();
-}
-const ContextOps& ops(ibv_context* context) noexcept {
-  return transition::provider().ops(context);
-}
-bool keep_ops(ibv_context* context) {
-  return transition::provider().keep_ops(context);
-}
-void drop_ops(ibv_context* context) noexcept {
-  transition::provider().drop_ops(context);
-}
-
 } // namespace adverb::provider

@@ -59,10 +59,4 @@ private:
   Mutex slots_lock_;
 };
 
-// ---- Transition: the process's, for rooms that are not yet handed a World.
-namespace transition {
-Provider& provider() noexcept;
-void use(Provider& provider) noexcept;
-} // namespace transition
-
 } // namespace adverb::provider

@@ -20,9 +20,6 @@ struct Real {
 #include "provider/verbs.def"
 };
 
-// Transition: the process's, for rooms that are not yet handed a World.
-const Real& real() noexcept;
-
 // True while this thread is inside the real library on adverb's behalf, whichever World's.
 bool inside() noexcept;
 

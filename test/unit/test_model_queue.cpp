@@ -7,7 +7,6 @@
 #include "steering/opcode.h"
 #include "test_world.h"
 #include "transfer/message_lane.h"
-#include "world/transition.h"
 
 #include <cerrno>
 #include <cstdlib>
@@ -248,7 +247,6 @@ struct Bench final : model::QueueHost {
   }
 
   world_test::Bench world{&real()};
-  bool in_use = (transition::use(world.world), true);
   Stand stand_;
   Facts known;
   int asked_peer = 0;

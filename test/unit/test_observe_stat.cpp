@@ -15,6 +15,7 @@
 using namespace adverb::observe;
 using nlohmann::json;
 using observe_test::Child;
+using observe_test::process;
 using observe_test::Sandbox;
 using observe_test::slurp;
 
@@ -47,10 +48,10 @@ Ran run_stat(const Sandbox& box, std::vector<std::string> words) {
 }
 
 int use_verbs(Child& self) {
-  start({"/lib/libadverb.so", "profile unpinned", "rxe", "rxe0"});
-  count(Counter::regions_unpinned, 2);
-  count(Counter::region_bytes_unpinned, 3 << 20);
-  label_rule(0, "big");
+  process.page.start({"/lib/libadverb.so", "profile unpinned", "rxe", "rxe0"});
+  process.counters.count(Counter::regions_unpinned, 2);
+  process.counters.count(Counter::region_bytes_unpinned, 3 << 20);
+  process.page.label_rule(0, "big");
   self.tell();
   self.wait_parent();
   return 0;
@@ -104,7 +105,7 @@ TEST_CASE("stat says why a process shows no numbers", "[observe][stat]") {
 TEST_CASE("stat of a page of another layout fails and names both versions", "[observe][stat]") {
   Sandbox box;
   Child child([](Child& self) {
-    start({"l", "p", "v", "d"});
+    process.page.start({"l", "p", "v", "d"});
     self.tell();
     self.wait_parent();
     return 0;
@@ -140,11 +141,11 @@ TEST_CASE("stat shows a killed process once asked for, then clears it away", "[o
 TEST_CASE("stat --watch shows rates and ends with the process it watches", "[observe][stat]") {
   Sandbox box;
   Child child([](Child& self) {
-    start({"l", "p", "v", "d"});
+    process.page.start({"l", "p", "v", "d"});
     self.tell();
     alarm(1); // the watcher sees it once alive and then gone
     for (;;)
-      count(Counter::kicks);
+      process.counters.count(Counter::kicks);
     return 0;
   });
   REQUIRE(child.wait_told());
