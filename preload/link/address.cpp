@@ -2,6 +2,7 @@
 #include "link/address.h"
 
 #include <arpa/inet.h>
+#include <cerrno>
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
@@ -109,12 +110,13 @@ std::string to_text(const sockaddr_in6& address) {
                                     : text + ("%" + std::to_string(address.sin6_scope_id));
 }
 
-bool remote_address(int fd, in6_addr& address) {
+int remote_address(int fd, in6_addr& address) {
   sockaddr_storage peer{};
   socklen_t bytes = sizeof peer;
   uint16_t port = 0;
-  return getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &bytes) == 0 &&
-         widen(peer, address, port);
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &bytes) != 0)
+    return errno;
+  return widen(peer, address, port) ? 0 : EAFNOSUPPORT;
 }
 
 // The kernel lists this namespace's sockets with their owners; a remote peer's is not among them.

@@ -22,7 +22,8 @@ std::string to_text(const sockaddr_in6& address);
 // True when the process at the other end of this TCP connection is on this host and of our uid.
 bool same_host_and_uid(int fd);
 
-// The address at the other end; v4-mapped for IPv4.
-bool remote_address(int fd, in6_addr& address);
+// The address at the other end; v4-mapped for IPv4. errno value, ENOTCONN while it is not
+// connected.
+int remote_address(int fd, in6_addr& address);
 
 } // namespace adverb::link

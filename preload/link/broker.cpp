@@ -39,13 +39,13 @@ socklen_t abstract_address(const std::string& name, sockaddr_un& address) {
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
 }
 
-bool peer_uid(int fd, uid_t& uid) {
+int peer_uid(int fd, uid_t& uid) {
   ucred who{};
   socklen_t bytes = sizeof who;
   if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &bytes) != 0)
-    return false;
+    return errno;
   uid = who.uid;
-  return true;
+  return 0;
 }
 
 bool same(const wire::Registration& a, const wire::Id& gid, uint32_t qpn) {
@@ -59,25 +59,28 @@ Broker::Broker(World& world, uint16_t port, bool for_all_users, Accept accept)
   tcp_again_ = tcp_again_first;
 }
 
-bool Broker::join() {
+int Broker::join() {
   const std::lock_guard hold(lock_);
   return join_locked();
 }
 
-bool Broker::join_locked() {
+int Broker::join_locked() {
   if (broker_ || unix_fd_ >= 0)
-    return true;
+    return 0;
+  int rc = 0;
   // Two processes that start together meet in the gap between the other's bind and listen; the
   // bound keeps a broken one from holding us.
   for (int tries = 0; tries < 1000; ++tries) {
     bool hangs = false;
     for (const bool root : {true, false}) {
-      if (!for_all_users_ && follow(name_for(port_, root, geteuid()), root))
-        return true;
-      hangs |= errno == EAGAIN;
+      rc = for_all_users_ ? ENOENT : follow(name_for(port_, root, geteuid()), root);
+      if (rc == 0)
+        return 0;
+      hangs |= rc == EAGAIN;
     }
-    if (serve())
-      return true;
+    rc = serve();
+    if (rc == 0)
+      return 0;
     if (for_all_users_ || hangs)
       break;
     sched_yield();
@@ -85,10 +88,10 @@ bool Broker::join_locked() {
   if (!for_all_users_ && world_.log.once("broker-join"))
     world_.log.warn("the host's broker does not answer, or another user holds its name; peers "
                     "cannot reach this process's unpinned regions");
-  return false;
+  return rc;
 }
 
-bool Broker::follow(const std::string& name, bool root) {
+int Broker::follow(const std::string& name, bool root) {
   sockaddr_un address;
   const socklen_t bytes = abstract_address(name, address);
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -98,13 +101,15 @@ bool Broker::follow(const std::string& name, bool root) {
   const timeval limit{1, 0};
   if (fd >= 0)
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-  if (fd < 0 || connect(fd, reinterpret_cast<sockaddr*>(&address), bytes) != 0 ||
-      !peer_uid(fd, uid) || uid != (root ? 0 : geteuid())) {
-    const int why = errno;
+  int rc = 0;
+  if (fd < 0 || connect(fd, reinterpret_cast<sockaddr*>(&address), bytes) != 0)
+    rc = errno;
+  else if ((rc = peer_uid(fd, uid)) == 0 && uid != (root ? 0 : geteuid()))
+    rc = EPERM; // somebody else has the name
+  if (rc != 0) {
     if (fd >= 0)
       close(fd);
-    errno = why;
-    return false;
+    return rc;
   }
   // Registrations are written on the program's thread, while the service thread may close the
   // connection at any moment and its number may come back as one of the program's own files.
@@ -129,18 +134,19 @@ bool Broker::follow(const std::string& name, bool root) {
       });
   for (const auto& registration : mine_)
     tell_broker(registration, wire::Type::add_qp);
-  return true;
+  return 0;
 }
 
-bool Broker::serve() {
+int Broker::serve() {
   sockaddr_un address;
   const socklen_t bytes = abstract_address(name_for(port_, for_all_users_, geteuid()), address);
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0 || bind(fd, reinterpret_cast<sockaddr*>(&address), bytes) != 0 ||
       listen(fd, 128) != 0) {
+    const int rc = errno;
     if (fd >= 0)
       close(fd);
-    return false;
+    return rc;
   }
   unix_fd_ = fd;
   owners_.clear();
@@ -150,13 +156,13 @@ bool Broker::serve() {
     const std::lock_guard hold(lock_);
     accept_members();
   });
-  const bool listening = listen_tcp();
-  return listening || !for_all_users_;
+  const int rc = listen_tcp();
+  return for_all_users_ ? rc : 0; // else the port is tried again
 }
 
-bool Broker::listen_tcp() {
+int Broker::listen_tcp() {
   int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  int rc = -1;
+  bool bound = false;
   const int on = 1;
   const int off = 0;
   if (fd >= 0) {
@@ -165,20 +171,21 @@ bool Broker::listen_tcp() {
     sockaddr_in6 any{};
     any.sin6_family = AF_INET6;
     any.sin6_port = htons(port_);
-    rc = bind(fd, reinterpret_cast<sockaddr*>(&any), sizeof any);
+    bound = bind(fd, reinterpret_cast<sockaddr*>(&any), sizeof any) == 0;
   } else if ((fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) >= 0) {
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     sockaddr_in any{};
     any.sin_family = AF_INET;
     any.sin_port = htons(port_);
-    rc = bind(fd, reinterpret_cast<sockaddr*>(&any), sizeof any);
+    bound = bind(fd, reinterpret_cast<sockaddr*>(&any), sizeof any) == 0;
   }
-  if (rc != 0 || listen(fd, 1024) != 0) {
+  const int rc = bound && listen(fd, 1024) == 0 ? 0 : errno;
+  if (rc != 0) {
     if (tcp_again_ == tcp_again_most && world_.log.once("broker-port"))
       world_.log.warn("port {} is taken (errno {}); peers cannot reach this process's unpinned "
                       "regions until it is free; set link.port in the policy, or run `adverb "
                       "broker` as root to share it between users",
-                      port_, errno);
+                      port_, rc);
     if (fd >= 0)
       close(fd);
     if (!for_all_users_) {
@@ -189,12 +196,12 @@ bool Broker::listen_tcp() {
       });
       tcp_again_ = std::min(2 * tcp_again_, tcp_again_most);
     }
-    return false;
+    return rc;
   }
   tcp_fd_ = fd;
   tcp_again_ = tcp_again_first;
   world_.service.watch(fd, EPOLLIN, [this](uint32_t) { accept_strangers(); });
-  return true;
+  return 0;
 }
 
 // Without a free descriptor a waiting connection would be announced again and again.
@@ -208,6 +215,7 @@ void Broker::pause_if_exhausted(int listener) {
                        [this, listener] { world_.service.change(listener, EPOLLIN); });
 }
 
+// Under lock_. On the service thread, as all that touches members and strangers.
 void Broker::accept_members() {
   for (;;) {
     const int fd = accept4(unix_fd_, nullptr, nullptr, SOCK_CLOEXEC);
@@ -216,7 +224,7 @@ void Broker::accept_members() {
       return;
     }
     uid_t uid = 0;
-    if (!peer_uid(fd, uid) || (!for_all_users_ && uid != geteuid())) {
+    if (peer_uid(fd, uid) != 0 || (!for_all_users_ && uid != geteuid())) {
       world_.counters.count(Counter::broker_refused);
       close(fd);
       continue;
@@ -343,7 +351,7 @@ void Broker::on_stranger(const std::shared_ptr<Connection>& connection, const wi
     accept_(fd, hello);
     return;
   }
-  if (!member->send_with_fd(wire::frame(hello, wire::Type::handed), fd))
+  if (member->send_with_fd(wire::frame(hello, wire::Type::handed), fd) != 0)
     world_.counters.count(Counter::broker_refused);
   close(fd);
 }

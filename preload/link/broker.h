@@ -33,9 +33,9 @@ public:
   using Accept = std::function<void(int fd, const wire::Hello& hello)>;
   Broker(World& world, uint16_t port, bool for_all_users, Accept accept);
 
-  // Serves or joins; false when neither is possible (another user's program holds the port). Called
-  // by add(), and by the tool. Thread-safe.
-  bool join();
+  // Serves or joins; errno value when neither is possible (another user's program holds the port).
+  // Called by add(), and by the tool. Thread-safe.
+  int join();
 
   // When add() returns, hellos for the queue pair find this process. Thread-safe.
   void add(const wire::Id& gid, uint32_t qpn);
@@ -47,10 +47,11 @@ private:
     std::shared_ptr<Connection> member; // null: this process
   };
 
-  bool join_locked();
-  bool follow(const std::string& name, bool root);
-  bool serve();
-  bool listen_tcp();
+  // Under lock_; errno values.
+  int join_locked();
+  int follow(const std::string& name, bool root);
+  int serve();
+  int listen_tcp();
   void pause_if_exhausted(int listener);
   void accept_members();
   void accept_strangers();

@@ -24,51 +24,61 @@ Companion::Companion(World& world, std::shared_ptr<Device> device, Role role,
 std::shared_ptr<Companion> Companion::create(World& world, std::shared_ptr<Device> device,
                                              Role role, std::shared_ptr<Protocol> protocol,
                                              uint32_t credits) {
-  const provider::Inside inside;
-  const auto& real = world.provider.real();
   std::shared_ptr<Companion> c(new Companion(world, std::move(device), role, std::move(protocol)),
                                &Companion::retire);
-  Device& d = *c->device_;
-  const Protocol::Size size = c->protocol_->size(d.budget());
-  c->message_max_ = c->stride_ = size.message;
-  c->credits_ = std::min(credits, d.credits_to_give(size));
-  c->version_ = c->protocol_->version();
-  c->receives_ = d.receive_pool(size.message);
-  if (c->receives_ == nullptr)
+  if (const int rc = c->set_up(credits); rc != 0) {
+    c.reset();
+    errno = rc;
     return nullptr;
-  const uint32_t sends = c->credits_ + beside;
-  c->bytes_ = sends * c->stride_;
-  void* memory =
-      mmap(nullptr, c->bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  }
+  c->device_->add(c->qpn(), c);
+  world.counters.count(observe::Counter::companions);
+  return c;
+}
+
+int Companion::set_up(uint32_t credits) {
+  const provider::Inside inside;
+  const auto& real = world_.provider.real();
+  Device& d = *device_;
+  const Protocol::Size size = protocol_->size(d.budget());
+  message_max_ = stride_ = size.message;
+  credits_ = std::min(credits, d.credits_to_give(size));
+  version_ = protocol_->version();
+  receives_ = d.receive_pool(size.message);
+  if (receives_ == nullptr)
+    return provider::failure();
+  const uint32_t sends = credits_ + beside;
+  bytes_ = sends * stride_;
+  void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED)
-    return nullptr;
-  c->memory_ = static_cast<std::byte*>(memory);
-  madvise(memory, c->bytes_, MADV_DONTFORK);
-  c->mr_ = real.ibv_reg_mr(d.pd(), memory, c->bytes_, IBV_ACCESS_LOCAL_WRITE);
-  if (c->mr_ == nullptr)
-    return nullptr;
-  d.pinned(c->bytes_);
-  c->free_.reserve(sends);
+    return errno;
+  memory_ = static_cast<std::byte*>(memory);
+  madvise(memory, bytes_, MADV_DONTFORK);
+  mr_ = real.ibv_reg_mr(d.pd(), memory, bytes_, IBV_ACCESS_LOCAL_WRITE);
+  if (mr_ == nullptr)
+    return provider::failure();
+  d.pinned(bytes_);
+  free_.reserve(sends);
   for (uint32_t i = sends; i-- > 0;)
-    c->free_.push_back(i);
+    free_.push_back(i);
 
   ibv_qp_init_attr init{};
   init.send_cq = d.cq();
   init.recv_cq = d.cq();
-  init.srq = c->receives_->srq();
+  init.srq = receives_->srq();
   init.qp_type = IBV_QPT_RC;
   init.sq_sig_all = 1;
   init.cap.max_send_wr = sends;
   init.cap.max_send_sge = 1;
-  c->qp_ = real.ibv_create_qp(d.pd(), &init);
-  if (c->qp_ == nullptr || !c->receives_->add(sends))
-    return nullptr;
-  c->slots_posted_ = sends;
-  world.entropy.fill(&c->psn_, sizeof c->psn_);
-  c->psn_ &= 0xFFFFFF;
-  d.add(c->qpn(), c);
-  world.counters.count(observe::Counter::companions);
-  return c;
+  qp_ = real.ibv_create_qp(d.pd(), &init);
+  if (qp_ == nullptr)
+    return provider::failure();
+  if (const int rc = receives_->add(sends); rc != 0)
+    return rc;
+  slots_posted_ = sends;
+  world_.entropy.fill(&psn_, sizeof psn_);
+  psn_ &= 0xFFFFFF;
+  return 0;
 }
 
 // The last owner may hold any lock, and completions of this queue pair may still be in the CQ: its

@@ -54,6 +54,7 @@ private:
             std::shared_ptr<Protocol> protocol);
   ~Companion() override;
   static void retire(Companion* companion);
+  int set_up(uint32_t credits); // errno value
   void stop() noexcept;
   uint32_t index_of(const std::byte* message) const noexcept;
   void on_received(RxBuffer message) override;

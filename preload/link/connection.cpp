@@ -165,9 +165,11 @@ void Connection::flush() {
   }
 }
 
-bool Connection::send_with_fd(std::span<const std::byte> frame, int fd) {
-  if (fd_ < 0 || !out_.empty())
-    return false;
+int Connection::send_with_fd(std::span<const std::byte> frame, int fd) {
+  if (fd_ < 0)
+    return EBADF;
+  if (!out_.empty())
+    return EAGAIN;
   iovec io{const_cast<std::byte*>(frame.data()), frame.size()};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
   msghdr message{};
@@ -180,7 +182,10 @@ bool Connection::send_with_fd(std::span<const std::byte> frame, int fd) {
   c->cmsg_type = SCM_RIGHTS;
   c->cmsg_len = CMSG_LEN(sizeof fd);
   memcpy(CMSG_DATA(c), &fd, sizeof fd);
-  return sendmsg(fd_, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(frame.size());
+  const ssize_t n = sendmsg(fd_, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (n < 0)
+    return errno;
+  return n == static_cast<ssize_t>(frame.size()) ? 0 : EAGAIN;
 }
 
 } // namespace adverb::link

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-// A stream socket that carries wire frames, served by the service thread only.
+// A stream socket that carries wire frames. Made and started by any thread, all else is the service
+// thread's.
 #pragma once
 
 #include "link/wire.h"
@@ -32,7 +33,8 @@ public:
   void poll_now();
 
   void send(std::span<const std::byte> frame);
-  bool send_with_fd(std::span<const std::byte> frame, int fd);
+  // errno value: it does not go out at once, whole.
+  int send_with_fd(std::span<const std::byte> frame, int fd);
   // Ends it; nothing is called any more. `flush`: what is still queued goes out first if it can.
   void close();
   bool is_open() const noexcept { return fd_ >= 0; }

@@ -26,12 +26,14 @@ constexpr int polls_at_once = 16; // batches; then others get the lock
 
 std::shared_ptr<Device> Device::open(World& world, ibv_device* device) {
   std::shared_ptr<Device> fresh(new Device(world, device));
-  if (fresh->open())
+  const int rc = fresh->open();
+  if (rc == 0)
     return fresh;
   if (world.log.once(std::string("open ") + device->name))
     world.log.warn("cannot open {} a second time for adverb's own use (errno {}); its peers are "
                    "treated as stock",
-                   device->name, errno);
+                   device->name, rc);
+  errno = rc;
   return nullptr;
 }
 
@@ -43,26 +45,28 @@ std::shared_ptr<Device> Devices::get(ibv_device* device) {
   return entry;
 }
 
-bool Device::open() {
+int Device::open() {
   const provider::Inside inside;
   const auto& real = world_.provider.real();
   budget_ = std::min<uint64_t>(world_.policy().staging(), memory::memlock_left() / 4) / 2;
   context_ = real.ibv_open_device(device_);
   if (context_ == nullptr)
-    return false;
+    return provider::failure();
   world_.service.own_fd(context_->cmd_fd);
   world_.service.own_fd(context_->async_fd);
   pd_ = real.ibv_alloc_pd(context_);
+  if (pd_ == nullptr)
+    return provider::failure();
   events_ = real.ibv_create_comp_channel(context_);
-  if (pd_ == nullptr || events_ == nullptr)
-    return false;
+  if (events_ == nullptr)
+    return provider::failure();
   fcntl(events_->fd, F_SETFL, fcntl(events_->fd, F_GETFL) | O_NONBLOCK);
   cq_ = real.ibv_create_cq(context_, cq_depth, nullptr, events_, 0);
   if (cq_ == nullptr)
-    return false;
+    return provider::failure();
   context_->ops.req_notify_cq(cq_, 0);
   world_.service.watch(events_->fd, EPOLLIN, [this](uint32_t) { on_event(); });
-  return true;
+  return 0;
 }
 
 bool Device::has_gid(const ibv_gid& gid) const {

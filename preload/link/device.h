@@ -38,7 +38,7 @@ protected:
 
 class Device final : public Progress {
 public:
-  // nullptr (and a log line) when the device cannot be opened again.
+  // nullptr, errno and a log line when the device cannot be opened again.
   static std::shared_ptr<Device> open(World& world, ibv_device* device);
 
   bool progress() override;
@@ -68,8 +68,8 @@ public:
 
 private:
   Device(World& world, ibv_device* device) : world_(world), device_(device) {}
-  bool open();
-  void on_event();
+  int open();
+  void on_event(); // service thread, as drain()
   void drain();
   std::shared_ptr<DeviceQp> find(uint32_t qpn);
 
@@ -94,7 +94,7 @@ private:
 class Devices {
 public:
   explicit Devices(World& world) : world_(world) {}
-  std::shared_ptr<Device> get(ibv_device* device); // nullptr: cannot be opened
+  std::shared_ptr<Device> get(ibv_device* device); // nullptr and errno: cannot be opened
 
 private:
   World& world_;

@@ -47,7 +47,8 @@ void Owner::accept(int fd, const wire::Hello& hello) {
     ack.answer = static_cast<uint32_t>(Answer::no_resources);
   } else if (settings.key.empty()) {
     in6_addr from{};
-    link->trusted = same_host_and_uid(fd) || (remote_address(fd, from) && settings.allowed(from));
+    link->trusted =
+        same_host_and_uid(fd) || (remote_address(fd, from) == 0 && settings.allowed(from));
     if (!link->trusted)
       ack.answer = static_cast<uint32_t>(Answer::refused);
   } else {

@@ -3,6 +3,7 @@
 #include "world/world.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <sys/mman.h>
 
 namespace adverb::link {
@@ -51,7 +52,7 @@ void ReceivePool::take_back(uint32_t slot) noexcept {
                      context_->device->name);
 }
 
-bool ReceivePool::add(uint32_t count) {
+int ReceivePool::add(uint32_t count) {
   std::vector<uint32_t> fresh;
   {
     const std::lock_guard hold(lock_);
@@ -59,19 +60,20 @@ bool ReceivePool::add(uint32_t count) {
     spare_ -= reused;
     count -= reused;
     if (count == 0)
-      return true;
+      return 0;
     if (slots_.size() + count > depth_)
-      return false;
+      return ENOMEM;
     const size_t bytes = count * message_bytes_;
     void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
-      return false;
+      return errno;
     madvise(memory, bytes, MADV_DONTFORK);
     const provider::Inside inside;
     ibv_mr* mr = world_.provider.real().ibv_reg_mr(pd_, memory, bytes, IBV_ACCESS_LOCAL_WRITE);
     if (mr == nullptr) {
+      const int rc = provider::failure();
       munmap(memory, bytes);
-      return false;
+      return rc;
     }
     world_.counters.gauge_add(observe::Gauge::pinned_bytes, static_cast<int64_t>(bytes));
     used_ += bytes;
@@ -82,7 +84,7 @@ bool ReceivePool::add(uint32_t count) {
   }
   for (const uint32_t slot : fresh)
     take_back(slot);
-  return true;
+  return 0;
 }
 
 void ReceivePool::spare(uint32_t count) noexcept {

@@ -34,9 +34,9 @@ public:
   size_t message_bytes() const noexcept { return message_bytes_; }
   ibv_srq* srq() const noexcept { return srq_; }
 
-  // Posts `count` more buffers; false when they cannot be had. spare(): as many are wanted no more,
-  // and serve the next channel.
-  bool add(uint32_t count);
+  // Posts `count` more buffers; errno value. spare(): as many are wanted no more, and serve the
+  // next channel.
+  int add(uint32_t count);
   void spare(uint32_t count) noexcept;
 
   // The message that arrived in a slot.

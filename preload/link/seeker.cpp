@@ -226,7 +226,7 @@ void Seeker::silent(const std::shared_ptr<Link>& link, bool patient) {
   if (link->ready || link->ended)
     return;
   in6_addr unused;
-  if (!patient && remote_address(link->connection->fd(), unused)) {
+  if (!patient && remote_address(link->connection->fd(), unused) == 0) {
     link->timer = world_.service.after(answer_due, [this, link] { silent(link, true); });
     return;
   }

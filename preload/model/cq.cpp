@@ -297,11 +297,12 @@ void Cq::ensure_kick(const ibv_ah_attr& ah) {
   const std::lock_guard ready(ready_lock_);
   if (kick_.is_open() || pd == nullptr)
     return;
-  if (!kick_.open(pd, cq_, ah) && context_.world().log.once("kick-open"))
+  const int rc = kick_.open(pd, cq_, ah);
+  if (rc != 0 && context_.world().log.once("kick-open"))
     context_.world().log.warn(
         "cannot make the queue pair that wakes sleeping completion channels (errno "
         "{}); a program that sleeps may wait for its next receive",
-        errno);
+        rc);
 }
 
 void Cq::close_kick() {

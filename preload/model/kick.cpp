@@ -6,11 +6,9 @@
 #include "provider/real.h"
 #include "world/world.h"
 
-#include <cerrno>
-
 namespace adverb::model {
 
-bool Kick::open(ibv_pd* pd, ibv_cq* cq, const ibv_ah_attr& ah) {
+int Kick::open(ibv_pd* pd, ibv_cq* cq, const ibv_ah_attr& ah) {
   const provider::Inside inside;
   const auto& real = world_.provider.real();
   ibv_qp_init_attr init{};
@@ -24,7 +22,7 @@ bool Kick::open(ibv_pd* pd, ibv_cq* cq, const ibv_ah_attr& ah) {
   init.cap.max_recv_sge = 1;
   ibv_qp* qp = real.ibv_create_qp(pd, &init);
   if (qp == nullptr)
-    return false;
+    return provider::failure();
 
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_INIT;
@@ -49,7 +47,7 @@ bool Kick::open(ibv_pd* pd, ibv_cq* cq, const ibv_ah_attr& ah) {
     attr.ah_attr.grh.hop_limit = 64;
     if (rc == 0 && real.ibv_query_gid(pd->context, ah.port_num, ah.grh.sgid_index,
                                       &attr.ah_attr.grh.dgid) != 0)
-      rc = errno;
+      rc = provider::failure();
   }
   if (rc == 0)
     rc = real.ibv_modify_qp(qp, &attr,
@@ -66,13 +64,12 @@ bool Kick::open(ibv_pd* pd, ibv_cq* cq, const ibv_ah_attr& ah) {
                                 IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
   if (rc != 0) {
     real.ibv_destroy_qp(qp);
-    errno = rc;
-    return false;
+    return rc;
   }
   qp_ = qp;
   qpn_ = qp->qp_num;
   outstanding_ = false;
-  return true;
+  return 0;
 }
 
 void Kick::close() {

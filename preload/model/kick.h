@@ -21,7 +21,8 @@ class Kick {
 public:
   explicit Kick(World& world) : world_(world) {}
   // `pd` in the program's context; `ah` names port and GID index of a queue pair of the program.
-  bool open(ibv_pd* pd, ibv_cq* cq, const ibv_ah_attr& ah);
+  // errno value.
+  int open(ibv_pd* pd, ibv_cq* cq, const ibv_ah_attr& ah);
   void close();
   bool is_open() const noexcept { return qp_ != nullptr; }
   bool is(const ibv_qp* qp) const noexcept { return qp != nullptr && qp == qp_; }

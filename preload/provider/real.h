@@ -2,6 +2,8 @@
 // The functions that stand behind adverb's hooks, and the guard they are called under.
 #pragma once
 
+#include <cerrno>
+
 #include <infiniband/verbs.h>
 
 // verbs.h makes macros of some functions; here their names are members.
@@ -19,6 +21,11 @@ struct Real {
 #define CALL(name, node) decltype(&::ibv_##name) ibv_##name = nullptr;
 #include "provider/verbs.def"
 };
+
+// Why a function of the real library failed that leaves that in errno; never 0.
+inline int failure() noexcept {
+  return errno != 0 ? errno : ENOMEM;
+}
 
 // True while this thread is inside the real library on adverb's behalf, whichever World's.
 bool inside() noexcept;

@@ -19,7 +19,7 @@ int Grants::lend(Backend& backend, Region& region, uint64_t address, uint64_t le
       region.pd, reinterpret_cast<void*>(from), to - from, region.iova + (from - region.start),
       static_cast<int>(access | (region.access & IBV_ACCESS_LOCAL_WRITE)));
   if (mr == nullptr) {
-    const int rc = errno != 0 ? errno : ENOMEM;
+    const int rc = provider::failure();
     if (world_.log.every("grant", 10))
       world_.log.warn("cannot register {} bytes for a peer's operation: errno {}; raise "
                       "RLIMIT_MEMLOCK or pin the region by policy",

@@ -51,9 +51,8 @@ int KeyPool::take(std::shared_ptr<Key>& key) {
 int KeyPool::reserve(uint32_t& key, const Held& /*held*/) {
   const provider::Inside inside;
   const auto& real = world_.provider.real();
-  const auto failed = [] { return errno != 0 ? errno : ENOMEM; };
   if (pd_ == nullptr && (pd_ = real.ibv_alloc_pd(context_)) == nullptr)
-    return failed();
+    return provider::failure();
   if (!no_windows_) {
     if (ibv_mw* window = ibv_alloc_mw(pd_, IBV_MW_TYPE_1); window != nullptr) {
       reserved_.push_back({.window = window});
@@ -66,10 +65,10 @@ int KeyPool::reserve(uint32_t& key, const Held& /*held*/) {
   }
   void* page = mmap(nullptr, page_bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED)
-    return failed();
+    return errno;
   ibv_mr* region = real.ibv_reg_mr(pd_, page, page_bytes, 0);
   if (region == nullptr) {
-    const int rc = failed();
+    const int rc = provider::failure();
     munmap(page, page_bytes);
     return rc;
   }

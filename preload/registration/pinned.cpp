@@ -30,7 +30,7 @@ public:
   Refusal add(const Wanted& wanted, std::unique_ptr<Region>& made) override {
     ibv_mr* mr = register_as_asked(world_.provider.real(), wanted);
     if (mr == nullptr)
-      return {errno != 0 ? errno : ENOMEM, "the device does not register it"};
+      return {provider::failure(), "the device does not register it"};
     world_.counters.count(observe::Counter::regions_pinned);
     auto region = std::make_unique<Region>();
     region->mr = mr;

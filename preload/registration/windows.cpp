@@ -62,7 +62,7 @@ int Windows::use(Region& region, uintptr_t start, size_t length, bool receive, W
   fresh->region = &region;
   fresh->mr = register_part(region, from, bytes);
   if (fresh->mr == nullptr)
-    return errno != 0 ? errno : ENOMEM;
+    return provider::failure();
   bytes_ += bytes;
   world_.counters.count(Counter::windows_registered);
   world_.counters.gauge_add(Gauge::pinned_bytes, static_cast<int64_t>(bytes));

@@ -6,7 +6,6 @@
 #include "tools/commands.h"
 #include "world/world.h"
 
-#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -108,11 +107,11 @@ int cmd_broker(int argc, char** argv) {
   // Its sockets end with the process; members see that and serve themselves.
   auto& serving = *new Serving(*options.port);
   serving.world.log.open(observe::LogLevel::warn);
-  if (!serving.broker.join()) {
+  if (const int rc = serving.broker.join(); rc != 0) {
     fprintf(stderr,
             "adverb broker: cannot serve port %u: %s. If another broker runs, or programs under "
             "adverb that were started before, end those first\n",
-            *options.port, strerror(errno));
+            *options.port, strerror(rc));
     return status_failed;
   }
   printf("adverb broker: serving port %u\n", *options.port);

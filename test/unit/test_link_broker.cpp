@@ -82,7 +82,7 @@ private:
 // Brokers live as long as the process, as their users' do.
 Broker& make(uint16_t port, Inbox& inbox, bool for_all = false) {
   auto* broker = new Broker(world(), port, for_all, inbox.accept());
-  REQUIRE(broker->join());
+  REQUIRE(broker->join() == 0);
   return *broker;
 }
 
@@ -202,7 +202,8 @@ TEST_CASE("of queue pairs with one number each is found by one attempt or anothe
   };
   auto& serving = *new Broker(world(), port, false, sender(0));
   auto& member = *new Broker(world(), port, false, sender(1));
-  REQUIRE((serving.join() && member.join()));
+  REQUIRE(serving.join() == 0);
+  REQUIRE(member.join() == 0);
   serving.add({}, 7);
   member.add({}, 7);
   std::array<int, 2> found{}; // by the one byte each sends
