@@ -3,6 +3,7 @@
 #include "world/world.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
 #include <chrono>
 #include <fcntl.h>
@@ -217,6 +218,7 @@ void Broker::pause_if_exhausted(int listener) {
 
 // Under lock_. On the service thread, as all that touches members and strangers.
 void Broker::accept_members() {
+  assert(world_.service.on_thread());
   for (;;) {
     const int fd = accept4(unix_fd_, nullptr, nullptr, SOCK_CLOEXEC);
     if (fd < 0) {
@@ -261,12 +263,14 @@ void Broker::accept_members() {
 }
 
 void Broker::forget_member(const std::shared_ptr<Connection>& member) {
+  assert(world_.service.on_thread());
   const std::lock_guard hold(lock_);
   std::erase_if(owners_, [&](const auto& entry) { return entry.second.member == member; });
   members_.erase(member);
 }
 
 void Broker::accept_strangers() {
+  assert(world_.service.on_thread());
   for (;;) {
     const int fd = accept4(tcp_fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) {
@@ -312,6 +316,7 @@ void Broker::accept_strangers() {
 }
 
 void Broker::on_stranger(const std::shared_ptr<Connection>& connection, const wire::Hello& hello) {
+  assert(world_.service.on_thread());
   std::unique_lock hold(lock_);
   // A member wrote its registration before it told anybody its queue pair number: read all that is
   // there before looking the number up.

@@ -4,6 +4,7 @@
 #include "world/world.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
 #include <cstring>
 #include <sys/mman.h>
@@ -125,6 +126,7 @@ Companion::~Companion() {
 
 int Companion::connect(const ibv_ah_attr& ah, ibv_mtu mtu, const Remote& remote,
                        std::vector<std::byte> nonce, std::function<void(bool)> proven) {
+  assert(!device_->lock().held());
   const provider::Inside inside;
   const auto& real = world_.provider.real();
   // Any thread may poll the first message the moment the queue pair is up.

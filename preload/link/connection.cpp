@@ -3,6 +3,7 @@
 #include "world/world.h"
 
 #include <array>
+#include <cassert>
 #include <cerrno>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -51,6 +52,7 @@ void Connection::close() {
 }
 
 int Connection::detach(std::vector<std::byte>& unread) {
+  assert(world_.service.on_thread());
   world_.service.unwatch(fd_);
   const int fd = fd_;
   fd_ = -1;
@@ -69,6 +71,7 @@ void Connection::fail(const char* why) {
 }
 
 void Connection::ready(uint32_t events) {
+  assert(world_.service.on_thread());
   const auto keep = shared_from_this();
   if ((events & EPOLLOUT) != 0) {
     flush();
@@ -142,6 +145,7 @@ void Connection::dispatch() {
 }
 
 void Connection::send(std::span<const std::byte> frame) {
+  assert(world_.service.on_thread());
   if (fd_ < 0)
     return;
   out_.insert(out_.end(), frame.begin(), frame.end());
@@ -166,6 +170,7 @@ void Connection::flush() {
 }
 
 int Connection::send_with_fd(std::span<const std::byte> frame, int fd) {
+  assert(world_.service.on_thread());
   if (fd_ < 0)
     return EBADF;
   if (!out_.empty())

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cassert>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
@@ -94,6 +95,7 @@ uint32_t Device::credits_to_give(const Protocol::Size& size) const noexcept {
 }
 
 void Device::on_event() {
+  assert(world_.service.on_thread());
   const provider::Inside inside;
   const auto& real = world_.provider.real();
   ibv_cq* cq = nullptr;
@@ -107,6 +109,7 @@ void Device::on_event() {
 // Waits for the lock: what arrived before the arm is announced by no further event. A turn at a
 // time, because timers wait behind it.
 void Device::drain() {
+  assert(world_.service.on_thread());
   const std::lock_guard hold(lock_);
   if (poll())
     world_.service.run([this] { drain(); });

@@ -7,6 +7,7 @@
 #include "world/world.h"
 
 #include <algorithm>
+#include <cassert>
 #include <chrono>
 #include <cstring>
 #include <unistd.h>
@@ -35,6 +36,7 @@ struct Owner::Link {
 };
 
 void Owner::accept(int fd, const wire::Hello& hello) {
+  assert(world_.service.on_thread());
   const auto& settings = world_.policy().link();
   auto link = std::make_shared<Link>();
   link->connection = Connection::make(world_, fd);
@@ -88,6 +90,7 @@ void Owner::accept(int fd, const wire::Hello& hello) {
 }
 
 void Owner::end(const std::shared_ptr<Link>& link, const char* why) {
+  assert(world_.service.on_thread());
   world_.log.debug("a peer's link ended: {}", why);
   for (const auto& channel : link->channels)
     channel->close();
@@ -99,6 +102,7 @@ void Owner::end(const std::shared_ptr<Link>& link, const char* why) {
 }
 
 void Owner::on_frame(const std::shared_ptr<Link>& link, const wire::Frame& frame) {
+  assert(world_.service.on_thread());
   if (frame.type == wire::Type::auth && !link->trusted) {
     link->trusted = equal(wire::get<wire::Auth>(frame).mac,
                           prove(world_.policy().link().key, 'i', link->peer_nonce, link->nonce));
@@ -165,6 +169,7 @@ void Owner::on_bind(const std::shared_ptr<Link>& link, const wire::Bind& bind) {
 }
 
 void Owner::retry_waiting() {
+  assert(world_.service.on_thread());
   auto again = std::move(waiting_);
   waiting_.clear();
   for (auto& w : again) {

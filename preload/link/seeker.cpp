@@ -8,6 +8,7 @@
 #include "world/world.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
 #include <set>
 #include <sys/epoll.h>
@@ -97,6 +98,7 @@ Seeker::Host& Seeker::host_of(const std::string& name) {
 
 void Seeker::bind(const LocalQp& qp, std::shared_ptr<Protocol> protocol,
                   std::function<void(Bound)> done) {
+  assert(world_.service.on_thread());
   auto search = std::make_shared<Search>();
   search->qp = qp;
   search->protocol = std::move(protocol);
@@ -124,6 +126,7 @@ void Seeker::bind(const LocalQp& qp, std::shared_ptr<Protocol> protocol,
 }
 
 void Seeker::cancel(uint64_t handle) {
+  assert(world_.service.on_thread());
   const auto it = searches_.find(handle);
   if (it == searches_.end())
     return;
@@ -133,6 +136,7 @@ void Seeker::cancel(uint64_t handle) {
 }
 
 void Seeker::finish(const std::shared_ptr<Search>& search, Bound bound) {
+  assert(world_.service.on_thread());
   if (search->finished)
     return;
   search->finished = true;
@@ -157,6 +161,7 @@ void Seeker::finish(const std::shared_ptr<Search>& search, Bound bound) {
 
 // The next step of a search: ask a link to the host that has not been asked, else connect.
 void Seeker::go_on(const std::shared_ptr<Search>& search) {
+  assert(world_.service.on_thread());
   if (search->finished)
     return;
   Host& host = host_of(search->host);
@@ -223,6 +228,7 @@ void Seeker::connect(Host& host, const std::shared_ptr<Search>& first) {
 
 // No answer so far: to the connection, or (`patient`) not to the hello either.
 void Seeker::silent(const std::shared_ptr<Link>& link, bool patient) {
+  assert(world_.service.on_thread());
   if (link->ready || link->ended)
     return;
   in6_addr unused;
@@ -274,6 +280,7 @@ bool Seeker::again(const std::shared_ptr<Search>& search) {
 }
 
 void Seeker::lost(const std::shared_ptr<Link>& link, const char* why) {
+  assert(world_.service.on_thread());
   if (link->ended)
     return;
   link->ended = true;
@@ -314,6 +321,7 @@ void Seeker::lost(const std::shared_ptr<Link>& link, const char* why) {
 }
 
 void Seeker::on_frame(const std::shared_ptr<Link>& link, const wire::Frame& frame) {
+  assert(world_.service.on_thread());
   if (frame.type == wire::Type::hello_ack && !link->ready)
     on_hello_ack(link, wire::get<wire::HelloAck>(frame));
   else if (frame.type == wire::Type::bind_ack && link->ready)

@@ -90,6 +90,7 @@ void SocketLinks::probe(const LocalQp& qp, std::function<void(Bound)> done) {
 // A host that runs adverb but not this queue pair is asked twice: two queue pairs that go at about
 // the same time are nothing to warn of, and the caller's will be gone by then.
 void SocketLinks::ask(const LocalQp& asking, const std::function<void(Bound)>& done, bool again) {
+  assert(world_.service.on_thread());
   seeker_.bind(asking, nullptr, [this, asking, done, again](const Bound& bound) {
     if (bound.verdict == Verdict::stock && bound.host_known && !again) {
       world_.service.after(second_probe, [this, asking, done] { ask(asking, done, true); });

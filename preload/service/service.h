@@ -26,6 +26,9 @@ public:
   virtual uint64_t after(std::chrono::nanoseconds delay, std::function<void()> task) = 0;
   virtual void cancel(uint64_t timer) = 0;
 
+  /// Whether the caller is run by this service: for asserts where something is its thread's only.
+  virtual bool on_thread() const noexcept = 0;
+
   /// Descriptors that belong to this process alone and that a fork child closes at once.
   virtual void own_fd(int fd) noexcept = 0;
   virtual void disown_fd(int fd) noexcept = 0;

@@ -30,6 +30,9 @@ public:
   uint64_t after(nanoseconds delay, std::function<void()> task);
   void cancel(uint64_t timer);
 
+  // The one that the calling thread serves; null: none.
+  static const Loop*& here() noexcept { return ThreadLocal<const Loop*, Loop>::get(); }
+
 private:
   void wake() const;
   void serve();
@@ -186,6 +189,7 @@ void Thread::Loop::serve_tasks() {
 }
 
 void Thread::Loop::serve() {
+  here() = this;
   for (;;) {
     serve_descriptors(timeout());
     serve_tasks();
@@ -225,6 +229,11 @@ uint64_t Thread::after(nanoseconds delay, std::function<void()> task) {
 
 void Thread::cancel(uint64_t timer) {
   loop().cancel(timer);
+}
+
+bool Thread::on_thread() const noexcept {
+  const Loop* here = Loop::here();
+  return here != nullptr && here == loop_.load(std::memory_order_acquire);
 }
 
 void Thread::own_fd(int fd) noexcept {
