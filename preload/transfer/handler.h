@@ -26,10 +26,6 @@ class Responder;
 // by itself.
 enum class Order : uint8_t { queue_pair, channel, none };
 
-// What serving one may take: a look into a table, a copy of the message's length, a system call
-// that pins or frees memory.
-enum class Cost : uint8_t { looks, copies, registers };
-
 enum class Key : uint8_t { named, free };
 
 // One request. Header and payload are good until it is answered, the target only until run()
@@ -78,7 +74,6 @@ struct HandlerRow {
   Right right;
   Key key;
   Order order;
-  Cost cost;
   Shape shape;
   Run run;
 };

@@ -5,19 +5,19 @@
 
 namespace adverb::transfer {
 
-#define HANDLER(name, number, version, right, key, order, cost, shape)                             \
+#define HANDLER(name, number, version, right, key, order, shape)                                   \
   void run_##name(const Request& request, ReplyToken token);
 #include "transfer/handlers.def"
 
 namespace {
 
-#define HANDLER(name, number, version, right, key, order, cost, shape)                             \
-  constexpr HandlerRow name##_row{number,       #name,      version,      Right::right, Key::key,  \
-                                  Order::order, Cost::cost, Shape::shape, run_##name};
+#define HANDLER(name, number, version, right, key, order, shape)                                   \
+  constexpr HandlerRow name##_row{number,   #name,        version,      Right::right,              \
+                                  Key::key, Order::order, Shape::shape, run_##name};
 #include "transfer/handlers.def"
 
 constexpr auto all = std::to_array<const HandlerRow*>({
-#define HANDLER(name, number, version, right, key, order, cost, shape) &name##_row,
+#define HANDLER(name, number, version, right, key, order, shape) &name##_row,
 #include "transfer/handlers.def"
 });
 

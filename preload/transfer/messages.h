@@ -22,7 +22,7 @@ static_assert(std::endian::native == std::endian::little, "messages are little-e
 
 // Those of handlers.def, where each has its line.
 enum class Kind : uint8_t {
-#define HANDLER(name, number, version, right, key, order, cost, shape) name = number,
+#define HANDLER(name, number, version, right, key, order, shape) name = number,
 #include "transfer/handlers.def"
 };
 

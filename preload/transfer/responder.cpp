@@ -17,9 +17,8 @@ void run_unsupported(const Request& request, ReplyToken token) {
 }
 
 // Stands in for the row that a request of a kind or version not known here has none of.
-constexpr HandlerRow unsupported_row{0,           "unsupported", 0,
-                                     Right::none, Key::free,     Order::none,
-                                     Cost::looks, Shape::any,    run_unsupported};
+constexpr HandlerRow unsupported_row{0,         "unsupported", 0,          Right::none,
+                                     Key::free, Order::none,   Shape::any, run_unsupported};
 
 } // namespace
 

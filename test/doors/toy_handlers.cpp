@@ -8,7 +8,6 @@
 
 namespace adverb::toy {
 
-using transfer::Cost;
 using transfer::HandlerRow;
 using transfer::Key;
 using transfer::Order;
@@ -56,10 +55,9 @@ constexpr auto number(transfer::Kind kind) {
 
 } // namespace
 
-const HandlerRow write_row{number(write), "toy_write",          0,
-                           Right::write,  Key::named,           Order::queue_pair,
-                           Cost::copies,  Shape::bytes_of_part, place};
-const HandlerRow read_row{number(read),      "toy_read",   0,           Right::read, Key::named,
-                          Order::queue_pair, Cost::copies, Shape::part, fetch};
+const HandlerRow write_row{number(write),     "toy_write",          0,    Right::write, Key::named,
+                           Order::queue_pair, Shape::bytes_of_part, place};
+const HandlerRow read_row{number(read), "toy_read",        0,           Right::read,
+                          Key::named,   Order::queue_pair, Shape::part, fetch};
 
 } // namespace adverb::toy

@@ -35,18 +35,17 @@ steering::WayTable ways() noexcept {
 
 namespace adverb::transfer {
 
-#define HANDLER(name, number, version, right, key, order, cost, shape)                             \
+#define HANDLER(name, number, version, right, key, order, shape)                                   \
   void run_##name(const Request& request, ReplyToken token);
 #include "transfer/handlers.def"
 
 std::span<const HandlerRow* const> handler_list() noexcept {
-#define HANDLER(name, number, version, right, key, order, cost, shape)                             \
-  static constexpr HandlerRow name##_row{number,       #name,        version,                      \
-                                         Right::right, Key::key,     Order::order,                 \
-                                         Cost::cost,   Shape::shape, run_##name};
+#define HANDLER(name, number, version, right, key, order, shape)                                   \
+  static constexpr HandlerRow name##_row{number,   #name,        version,      Right::right,       \
+                                         Key::key, Order::order, Shape::shape, run_##name};
 #include "transfer/handlers.def"
   static constexpr auto all = std::to_array<const HandlerRow*>({
-#define HANDLER(name, number, version, right, key, order, cost, shape) &name##_row,
+#define HANDLER(name, number, version, right, key, order, shape) &name##_row,
 #include "transfer/handlers.def"
       &toy::write_row,
       &toy::read_row,

@@ -6,7 +6,6 @@
 
 namespace adverb::test {
 
-using transfer::Cost;
 using transfer::HandlerRow;
 using transfer::Key;
 using transfer::Order;
@@ -40,7 +39,7 @@ void fail(const Request&, ReplyToken token) {
 }
 
 constexpr HandlerRow row(uint8_t kind, const char* name, Order order, transfer::Run run) {
-  return {kind, name, 2, Right::none, Key::free, order, Cost::looks, Shape::any, run};
+  return {kind, name, 2, Right::none, Key::free, order, Shape::any, run};
 }
 
 const HandlerRow later_row = row(toy_later, "later", Order::queue_pair, keep);
