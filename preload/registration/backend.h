@@ -63,11 +63,6 @@ struct Use {
   bool receive;        // of a posted receive
 };
 
-enum class KeyKind : uint8_t {
-  real,        // the device serves it
-  virtual_key, // adverb does: a device that meets it makes an error
-};
-
 class Backend {
 public:
   explicit Backend(const policy::BackendTraits& traits) : traits_(traits) {}
@@ -80,17 +75,15 @@ public:
   // Whether such a region may be of this backend; is_plain(wanted). EOPNOTSUPP: another may take
   // it; else nobody may, and the verb fails with the errno that stock's would.
   virtual Refusal fits(const Wanted& wanted) const = 0;
-  // Makes it; Regions then lists it under mr->lkey.
+  // Makes it; Regions then lists it under mr->lkey. With a virtual `key` it is this backend that
+  // makes the region's elements usable and serves peers; without, the device does.
   virtual Refusal add(const Wanted& wanted, std::unique_ptr<Region>& made) = 0;
-
-  // What a peer that asks for the region's key is told.
-  virtual KeyKind key_kind(const Region& region) const noexcept = 0;
 
   // Makes an element that names the region usable by the device: rewrites `sge` and says in `hold`
   // what to give back; hold.backend = this, or release() is not called. Under the shared lock of
   // Regions. Checks the element; one that is wrong it leaves as it is, for the device to judge.
-  // errno: 0, EFAULT (bytes could not be read), ENOMEM.
-  [[nodiscard]] virtual int localize(Region& region, const Use& use, ibv_sge& sge, Hold& hold) = 0;
+  // errno: 0, EFAULT (bytes could not be read), ENOMEM. Asked only of a region with a virtual key.
+  [[nodiscard]] virtual int localize(Region& region, const Use& use, ibv_sge& sge, Hold& hold);
   // The region may be gone. The block is given back by the caller.
   virtual void release(Hold& hold) noexcept;
   // Copies the block's first bytes to the program. Under the shared lock of Regions, the region

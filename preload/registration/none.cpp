@@ -67,10 +67,6 @@ public:
     return {};
   }
 
-  KeyKind key_kind(const Region& /*region*/) const noexcept override {
-    return KeyKind::virtual_key;
-  }
-
   int localize(Region& region, const Use& use, ibv_sge& sge, Hold& hold) override {
     if (check(region, use.pd, sge.addr, sge.length, use.rights) != 0)
       return 0;

@@ -41,12 +41,6 @@ public:
     return {};
   }
 
-  KeyKind key_kind(const Region& /*region*/) const noexcept override { return KeyKind::real; }
-
-  int localize(Region& /*region*/, const Use& /*use*/, ibv_sge& /*sge*/, Hold& /*hold*/) override {
-    return 0;
-  }
-
   int end(Region& region) override {
     const provider::Inside inside;
     return world_.provider.real().ibv_dereg_mr(region.mr);

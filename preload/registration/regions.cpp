@@ -12,10 +12,6 @@ namespace {
 constexpr unsigned remote_rights =
     IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 
-bool has_virtual_key(const Region& region) {
-  return region.backend->key_kind(region) == KeyKind::virtual_key;
-}
-
 } // namespace
 
 Regions::Regions(World& world, ibv_context* context)
@@ -40,7 +36,7 @@ Refusal Regions::add(Backend& backend, const Wanted& wanted, ibv_mr*& mr) {
     return refusal;
   assert(region->mr != nullptr);
   region->backend = &backend;
-  assert((region->key != nullptr) == has_virtual_key(*region));
+  assert(region->key == nullptr || region->key->value() == region->mr->lkey);
   mr = region->mr;
   const Unique held(lock_);
   list(std::move(region), held);
@@ -51,6 +47,7 @@ void Regions::list(std::unique_ptr<Region> region, const Unique& held) {
   assert(held.owns_lock());
   if (spare_lives_.empty())
     spare_lives_.push_back(&lives_.emplace_back(0));
+  virtual_keys_ += region->key != nullptr ? 1 : 0;
   region->life = spare_lives_.back();
   spare_lives_.pop_back();
   by_key_[region->mr->lkey] = region.get();
@@ -66,6 +63,7 @@ Ended Regions::remove(ibv_mr* mr) {
       return ended;
     ended.known = true;
     ended.region = std::move(it->second);
+    virtual_keys_ -= ended.region->key != nullptr ? 1 : 0;
     ++*ended.region->life;
     spare_lives_.push_back(ended.region->life);
     by_mr_.erase(it);
@@ -116,7 +114,7 @@ Region* Regions::find_key(uint32_t key, const Shared& /*held*/) const {
 
 Region* Regions::find_virtual(uint32_t key, const Shared& held) const {
   Region* region = find_key(key, held);
-  return region != nullptr && has_virtual_key(*region) ? region : nullptr;
+  return region != nullptr && region->key != nullptr ? region : nullptr;
 }
 
 int Regions::local(const ibv_pd* pd, const ibv_sge& sge, unsigned rights, Span& span) const {
@@ -145,7 +143,7 @@ int Regions::remote(const ibv_pd* pd, uint32_t key, uint64_t address, uint64_t l
 bool Regions::any_remote() const {
   const Shared held(lock_);
   return std::any_of(by_mr_.begin(), by_mr_.end(), [](const auto& entry) {
-    return (entry.second->access & remote_rights) != 0 && has_virtual_key(*entry.second);
+    return (entry.second->access & remote_rights) != 0 && entry.second->key != nullptr;
   });
 }
 
@@ -160,14 +158,12 @@ std::shared_ptr<Key> Regions::key_token(uint32_t key) const {
   return region == nullptr ? nullptr : region->key;
 }
 
-int Regions::localize(const ibv_pd* pd, Staging& staging, uint64_t copy_below, unsigned rights,
-                      bool copy_in, bool receive, ibv_sge& sge, Hold& hold) {
+int Regions::localize_virtual(const Use& use, ibv_sge& sge, Hold& hold) {
   const Shared held(lock_);
-  Region* region = find_key(sge.lkey, held);
+  Region* region = find_virtual(sge.lkey, held);
   if (region == nullptr)
-    return 0; // the device judges the key as it stands
-  return region->backend->localize(*region, {pd, staging, copy_below, rights, copy_in, receive},
-                                   sge, hold);
+    return 0; // nothing to translate: the device judges the key as it stands
+  return region->backend->localize(*region, use, sge, hold);
 }
 
 void Regions::release(Staging& staging, Hold& hold) noexcept {
@@ -211,6 +207,7 @@ void Regions::close() {
   const Unique held(lock_);
   by_key_.clear();
   by_mr_.clear();
+  virtual_keys_ = 0;
   keys_.close();
 }
 

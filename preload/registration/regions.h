@@ -73,7 +73,13 @@ public:
   // key or bounds are wrong is left as it is: its virtual key earns the device's own error.
   // errno: 0, EFAULT (bytes could not be read; element left as it is), ENOMEM.
   [[nodiscard]] int localize(const ibv_pd* pd, Staging& staging, uint64_t copy_below,
-                             unsigned rights, bool copy_in, bool receive, ibv_sge& sge, Hold& hold);
+                             unsigned rights, bool copy_in, bool receive, ibv_sge& sge,
+                             Hold& hold) {
+    // In a program whose regions are all pinned no post takes the lock.
+    if (virtual_keys_.load(std::memory_order_relaxed) == 0)
+      return 0;
+    return localize_virtual({pd, staging, copy_below, rights, copy_in, receive}, sge, hold);
+  }
   void release(Staging& staging, Hold& hold) noexcept;
   // Copies the first `bytes` of a staged element to the program. False: its region is gone, or the
   // memory is. Deregistration waits for a copy that has begun.
@@ -97,6 +103,7 @@ private:
 
   Region* find_key(uint32_t key, const Shared& held) const;
   Region* find_virtual(uint32_t key, const Shared& held) const;
+  int localize_virtual(const Use& use, ibv_sge& sge, Hold& hold);
   void list(std::unique_ptr<Region> region, const Unique& held);
 
   mutable SharedMutex lock_; // the maps, and what is written of a region after it was added
@@ -106,6 +113,7 @@ private:
   std::vector<std::unique_ptr<Backend>> backends_; // row by row those of policy::backends
   std::deque<uint64_t> lives_; // one for each region there is, and spare ones: see Hold
   std::vector<uint64_t*> spare_lives_;
+  Atomic<size_t> virtual_keys_{0}; // of the listed regions; written under the lock
   std::unordered_map<uint32_t, Region*> by_key_;
   std::unordered_map<const ibv_mr*, std::unique_ptr<Region>> by_mr_;
 };

@@ -125,7 +125,7 @@ void Staging::reopen() noexcept {
 void Staging::give(Block block) noexcept {
   const Held held(lock_);
   const auto offset = static_cast<size_t>(block.data - block.slab->memory);
-  assert(offset % block.slab->block_bytes == 0 && !block.slab->empty());
+  assert(offset < slab_bytes && !block.slab->empty());
   block.slab->free.push_back(static_cast<uint16_t>(offset / block.slab->block_bytes));
 }
 
