@@ -64,7 +64,6 @@ ContextOps read(ibv_context* context) {
 }
 
 struct Unpatched;
-struct Depth;
 
 } // namespace
 
@@ -117,18 +116,6 @@ void Provider::drop_ops(ibv_context* context) noexcept {
 void Provider::in_child() noexcept {
   renew(slots_lock_);
   renew(resolving_);
-}
-
-bool inside() noexcept {
-  return ThreadLocal<unsigned, Depth>::get() != 0;
-}
-
-Inside::Inside() noexcept {
-  ++ThreadLocal<unsigned, Depth>::get();
-}
-
-Inside::~Inside() {
-  --ThreadLocal<unsigned, Depth>::get();
 }
 
 } // namespace adverb::provider

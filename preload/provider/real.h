@@ -2,6 +2,8 @@
 // The functions that stand behind adverb's hooks, and the guard they are called under.
 #pragma once
 
+#include "world/sync.h"
+
 #include <cerrno>
 
 #include <infiniband/verbs.h>
@@ -32,10 +34,18 @@ bool inside() noexcept;
 
 class Inside {
 public:
-  Inside() noexcept;
-  ~Inside();
+  Inside() noexcept { ++depth(); }
+  ~Inside() { --depth(); }
   Inside(const Inside&) = delete;
   Inside& operator=(const Inside&) = delete;
+
+private:
+  friend bool inside() noexcept;
+  static unsigned& depth() noexcept { return ThreadLocal<unsigned, Inside>::get(); }
 };
+
+inline bool inside() noexcept {
+  return Inside::depth() != 0;
+}
 
 } // namespace adverb::provider

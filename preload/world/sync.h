@@ -19,10 +19,11 @@ using SharedMutex = std::shared_mutex;
 using ConditionVariable = std::condition_variable;
 template <typename T> using Atomic = std::atomic<T>;
 
-/// A T for each thread, initialised as `T{}` when it first looks. `Tag` tells it from others.
+/// A T for each thread, initialised as `T{}` when it first looks. `Tag` tells it from others. It
+/// lies where the loader reserves room when the program starts, and is reached without a call.
 template <typename T, typename Tag> struct ThreadLocal {
   static T& get() noexcept {
-    thread_local T value{};
+    [[gnu::tls_model("initial-exec")]] thread_local T value{};
     return value;
   }
 };
