@@ -59,6 +59,17 @@ bool Cq::pop(Completion& completion) {
   return true;
 }
 
+int Cq::pop(int entries, ibv_wc* wc) {
+  const std::lock_guard hold(ready_lock_);
+  const int n = static_cast<int>(std::min(ready_count_, static_cast<size_t>(std::max(entries, 0))));
+  for (int i = 0; i < n; ++i) {
+    wc[i] = ready_[ready_head_].wc;
+    ready_head_ = (ready_head_ + 1) % ready_.size();
+  }
+  ready_count_ -= static_cast<size_t>(n);
+  return n;
+}
+
 void Cq::absorb_one(const Completion& c) {
   const auto it = qps_.find(c.wc.qp_num);
   if (it != qps_.end()) {
@@ -162,10 +173,7 @@ int Cq::poll(int entries, ibv_wc* wc) {
   bool ok = true;
   if (missing > 0 || kicked)
     ok = absorb(std::max(missing, 1));
-  int n = 0;
-  Completion c;
-  while (n < entries && pop(c))
-    wc[n++] = c.wc;
+  const int n = pop(entries, wc);
   return n == 0 && !ok ? -1 : n;
 }
 

@@ -90,6 +90,7 @@ private:
   void absorb_one(const Completion& completion);
   void pass_marker_on(); // poll_lock_ held
   bool pop(Completion& completion);
+  int pop(int entries, ibv_wc* wc);
   void grow(size_t capacity);
   void service_drain();
 

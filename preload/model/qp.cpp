@@ -162,7 +162,7 @@ link::LocalQp Qp::local() const {
 
 // Issues what was appended from `from` on; posts of one call share a doorbell where they go one
 // way. errno value, with `refused` the first request that was not taken.
-int Qp::issue_from(uint64_t from, uint64_t& refused) {
+inline int Qp::issue_from(uint64_t from, uint64_t& refused) {
   const auto answer = send_.turn(from);
   refused = answer.seq;
   if (answer.why == 0 && !send_.all_issued())
@@ -210,11 +210,21 @@ void Qp::begin() {
   build_error_ = state_ < IBV_QPS_RTS ? EINVAL : 0;
 }
 
+Qp::Built& Qp::build() {
+  if (built_ == build_list_.size())
+    build_list_.emplace_back();
+  Built& fresh = build_list_[built_++];
+  fresh.wr = {};
+  fresh.sges.clear();
+  fresh.inlined.clear();
+  return fresh;
+}
+
 int Qp::commit() {
   int rc = build_error_;
   uint64_t refused = 0;
   if (rc == 0) {
-    for (Built& b : build_list_) {
+    for (Built& b : std::span(build_list_).first(built_)) {
       ibv_sge whole{reinterpret_cast<uintptr_t>(b.inlined.data()),
                     static_cast<uint32_t>(b.inlined.size()), 0};
       const bool inlined = (b.wr.send_flags & IBV_SEND_INLINE) != 0 && !b.inlined.empty();
@@ -228,13 +238,13 @@ int Qp::commit() {
     ring_.truncate(build_from_);
   else
     rc = issue_from(build_from_, refused);
-  build_list_.clear();
+  built_ = 0;
   lock_.unlock();
   return rc;
 }
 
 void Qp::abort() {
-  build_list_.clear();
+  built_ = 0;
   lock_.unlock();
 }
 

@@ -58,14 +58,15 @@ public:
   int modify(ibv_qp_attr* attr, int mask);
 
   // Extended posts: the lock is held from begin() to commit() or abort(). What is built in between
-  // is collected in building() and posted like any list.
+  // is collected by build() and posted like any list.
   void begin();
   struct Built {
     ibv_send_wr wr{};
     std::vector<ibv_sge> sges;
     std::vector<std::byte> inlined;
   };
-  std::vector<Built>& building() noexcept { return build_list_; }
+  Built& build(); // one more, empty
+  Built* built_last() noexcept { return built_ == 0 ? nullptr : &build_list_[built_ - 1]; }
   void build_failed(int why) noexcept { build_error_ = build_error_ != 0 ? build_error_ : why; }
   int commit();
   void abort();
@@ -148,8 +149,9 @@ private:
   std::atomic<ibv_qp_state> state_{IBV_QPS_RESET};
   ibv_qp_state before_close_ = IBV_QPS_RESET;
   std::atomic<unsigned> access_{0};
-  ibv_qp_attr attr_{}; // what the program set so far
-  std::vector<Built> build_list_;
+  ibv_qp_attr attr_{};            // what the program set so far
+  std::vector<Built> build_list_; // as long as the longest list so far, so that none allocates
+  size_t built_ = 0;              // of it, in the present list
   uint64_t build_from_ = 0;
   int build_error_ = 0;
 

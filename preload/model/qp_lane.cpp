@@ -16,10 +16,8 @@ constexpr size_t batch_max = 16; // more than that is several doorbells
 
 QpLane::QpLane(Device& device, steering::Ring& ring)
     : device_(device), ring_(ring), chain_(std::min(batch_max, ring.capacity())),
-      elements_(chain_.size() * ring.sges()) {}
-
-std::span<ibv_sge> QpLane::room() {
-  return {&elements_[used_ * ring_.sges()], ring_.sges()};
+      elements_(chain_.size() * ring.sges()) {
+  room_ = elements_of(0);
 }
 
 void QpLane::post(Request& r, const ibv_send_wr& wr, uint32_t elements,
@@ -30,7 +28,7 @@ void QpLane::post(Request& r, const ibv_send_wr& wr, uint32_t elements,
   mine = wr;
   mine.wr_id = r.seq;
   mine.next = nullptr;
-  mine.sg_list = &elements_[used_ * ring_.sges()];
+  mine.sg_list = room_.data();
   mine.num_sge = static_cast<int>(elements);
   if (used_ != 0)
     chain_[used_ - 1].next = &mine;
@@ -42,17 +40,21 @@ void QpLane::post(Request& r, const ibv_send_wr& wr, uint32_t elements,
   if (steering::consumes_receive(wr.opcode))
     ++receives_;
   if (used_ == chain_.size())
-    commit();
+    post_batch();
+  else
+    room_ = elements_of(used_);
 }
 
-void QpLane::commit() {
-  if (used_ == 0)
-    return;
+void QpLane::post_batch() {
   const size_t count = std::exchange(used_, 0);
+  room_ = elements_of(0);
   ibv_send_wr* bad = nullptr;
-  const int why = device_.post_send_to_provider(chain_.data(), &bad);
-  if (why == 0) [[likely]]
-    return;
+  if (const int why = device_.post_send_to_provider(chain_.data(), &bad); why != 0) [[unlikely]]
+    refuse_batch(count, bad, why);
+}
+
+// Of the `count` requests of the batch the provider has not taken `bad` and those behind it.
+void QpLane::refuse_batch(size_t count, const ibv_send_wr* bad, int why) {
   // Who names no request of ours has taken none.
   const bool named = bad >= chain_.data() && bad < chain_.data() + count;
   const size_t first = named ? static_cast<size_t>(bad - chain_.data()) : 0;
@@ -92,7 +94,7 @@ void QpLane::want_drained(const Request& next) {
 }
 
 // Told in posting order, with what each way has to copy, before any later request looks at it.
-void QpLane::land_up_to(uint64_t seq) {
+inline void QpLane::land_up_to(uint64_t seq) {
   for (uint64_t s = ring_.head(); s < ring_.tail() && s <= seq; ++s) {
     Request& r = ring_.at(s);
     if (r.stage != Stage::posted)
@@ -128,6 +130,7 @@ QpLane::News QpLane::on_completion(const steering::Completion& completion) {
 void QpLane::reset() {
   gave_all();
   used_ = 0;
+  room_ = elements_of(0);
   if (marker_ == Marker::out)
     device_.marker_landed();
   marker_ = Marker::none;

@@ -43,10 +43,12 @@ public:
 
   QpLane(Device& device, steering::Ring& ring);
 
-  std::span<ibv_sge> room() override;
   void post(steering::Request& r, const ibv_send_wr& wr, uint32_t elements,
             steering::LaneOwner& owner) override;
-  void commit() override;
+  void commit() override {
+    if (used_ != 0)
+      post_batch();
+  }
   void want_drained(const steering::Request& next) override;
   uint64_t receives() const noexcept override { return receives_; }
 
@@ -85,7 +87,13 @@ private:
     uint64_t seq = 0;
     bool signaled = false;
   };
+  void post_batch();
+  void refuse_batch(size_t count, const ibv_send_wr* bad, int why);
   void land_up_to(uint64_t seq);
+  // The elements of the batch's request `at`.
+  std::span<ibv_sge> elements_of(size_t at) noexcept {
+    return {elements_.data() + at * ring_.sges(), ring_.sges()};
+  }
 
   Device& device_;
   steering::Ring& ring_;

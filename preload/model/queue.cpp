@@ -7,7 +7,8 @@
 
 namespace adverb::model {
 
-// What is marked inline is called in this file alone, once or nearly: every post goes through it.
+// What is marked always_inline is called in this file alone, once or nearly: every post goes
+// through it.
 
 using observe::Counter;
 using steering::Event;
@@ -26,7 +27,7 @@ Queue::~Queue() {
   clear();
 }
 
-inline bool Queue::choose_way(Request& r) {
+[[gnu::always_inline]] inline bool Queue::choose_way(Request& r) {
   // A question that is answered at once is followed by one more look.
   for (int looks = 0; looks < 2; ++looks) {
     const steering::Facts facts = host_.facts(r);
@@ -55,14 +56,15 @@ inline bool Queue::choose_way(Request& r) {
   return false;
 }
 
-inline bool Queue::lane_is_free(Request& r, steering::Lane& lane) {
+[[gnu::always_inline]] inline bool Queue::lane_is_free(Request& r, steering::Lane& lane) {
   // The device keeps a fence by itself, but not for bytes that are copied before it sees them.
   if (steering::is_fenced_off(r, device_) && (&lane != &device_ || elements_.copies_out(r))) {
     device_.want_drained(r);
     return false;
   }
   for (steering::Lane* const each : lanes_)
-    if (steering::is_fenced_off(r, *each)) {
+    if (steering::is_fenced_off(r, *each) ||
+        (each != &lane && steering::must_wait(r, *each, order_))) {
       each->want_drained(r);
       return false;
     }
@@ -76,15 +78,10 @@ inline bool Queue::lane_is_free(Request& r, steering::Lane& lane) {
       return false;
     }
   }
-  for (steering::Lane* const other : lanes_)
-    if (other != &lane && steering::must_wait(r, *other, order_)) {
-      other->want_drained(r);
-      return false;
-    }
   return true;
 }
 
-inline Queue::Step Queue::issue_by_way(Request& r, int& why) {
+[[gnu::always_inline]] inline Queue::Step Queue::issue_by_way(Request& r, int& why) {
   if (!lane_is_free(r, r.way->lane(r)))
     return Step::wait;
   const Step step = r.way->issue(r, why);
@@ -93,7 +90,7 @@ inline Queue::Step Queue::issue_by_way(Request& r, int& why) {
   return step;
 }
 
-inline Queue::Step Queue::issue(Request& r, int& why) {
+[[gnu::always_inline]] inline Queue::Step Queue::issue(Request& r, int& why) {
   if (mode_ == Mode::failed)
     return issue_flush(r);
   if (gate_ == Gate::paused && (r.stage == Stage::queued))
@@ -129,7 +126,7 @@ void Queue::refuse(Request& r, int why, Refused& refused, uint64_t sync) {
 }
 
 // The provider's answer to a batch: true when it has taken all of it.
-inline bool Queue::take_refusal(Refused& refused, uint64_t sync) {
+[[gnu::always_inline]] inline bool Queue::take_refusal(Refused& refused, uint64_t sync) {
   if (!device_.refused()) [[likely]]
     return true;
   const auto refusal = device_.take_refusal();
@@ -163,23 +160,24 @@ Queue::Refused Queue::turn(uint64_t sync) {
   } while (!take_refusal(refused, sync));
   for (steering::Lane* const lane : lanes_)
     lane->commit();
-  retire();
+  if (oldest_is_done())
+    retire();
   return refused;
 }
 
 // Completions leave in the order of the requests. `announced` is the one whose completion the
 // provider has just delivered, with its event; any other may have to wake the program.
 void Queue::retire(uint64_t announced) {
-  const bool had = !ring_.empty();
-  while (ring_.head() < next_ && ring_.at(ring_.head()).stage == Stage::done) {
+  assert(oldest_is_done());
+  do {
     Request& r = ring_.at(ring_.head());
     if (r.signaled || r.result.wc.status != IBV_WC_SUCCESS) {
       r.result.wc.wr_id = r.wr.wr_id;
       host_.complete(r.result, r.seq == announced);
     }
     ring_.pop();
-  }
-  if (had && ring_.empty())
+  } while (oldest_is_done());
+  if (ring_.empty())
     for (const auto& way : ways_)
       if (way)
         way->idle();

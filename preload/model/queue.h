@@ -122,6 +122,9 @@ private:
   void refuse(steering::Request& r, int why, Refused& refused, uint64_t sync);
   void spoil(steering::Request& r, const ibv_wc& wc);
   void rewind(uint64_t seq);
+  bool oldest_is_done() noexcept {
+    return ring_.head() < next_ && ring_.at(ring_.head()).stage == steering::Stage::done;
+  }
   void retire(uint64_t announced = UINT64_MAX);
 
   World& world_;

@@ -136,7 +136,8 @@ void Queue::on_completion(const steering::Completion& completion) {
   } else if (news == QpLane::News::none) {
     return;
   }
-  retire(announced);
+  if (oldest_is_done())
+    retire(announced);
   turn();
 }
 

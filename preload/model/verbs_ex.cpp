@@ -13,7 +13,7 @@ namespace adverb::model {
 namespace {
 
 ibv_send_wr& next(Qp& mine, const ibv_qp_ex* qp, ibv_wr_opcode opcode) {
-  Qp::Built& built = mine.building().emplace_back();
+  Qp::Built& built = mine.build();
   built.wr.wr_id = qp->wr_id;
   built.wr.send_flags = qp->wr_flags;
   built.wr.opcode = opcode;
@@ -22,12 +22,10 @@ ibv_send_wr& next(Qp& mine, const ibv_qp_ex* qp, ibv_wr_opcode opcode) {
 
 // The request the setters talk about; none if the program calls one before any request.
 Qp::Built* current(Qp& mine) {
-  auto& list = mine.building();
-  if (list.empty()) {
+  Qp::Built* const last = mine.built_last();
+  if (last == nullptr)
     mine.build_failed(EINVAL);
-    return nullptr;
-  }
-  return &list.back();
+  return last;
 }
 
 } // namespace

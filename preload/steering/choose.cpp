@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "steering/choose.h"
-#include "steering/opcode.h"
 
 namespace adverb::steering {
 
-Choice choose(const Facts& facts, WayTable ways) noexcept {
+Choice choose_among(const Facts& facts, WayTable ways) noexcept {
   const size_t device = ways.size() - 1;
-  // Nothing of the peer's is named, or nobody is there to talk to: there is nothing to choose by.
-  if (!facts.connected || !is_one_sided(facts.opcode) || facts.peer == Peer::stock)
-    return {Fit::yes, ways[device], device};
   for (size_t i = 0; i < device; ++i)
     if (const Fit fit = ways[i]->functions.fits(facts); fit != Fit::no)
       return {fit, ways[i], i};

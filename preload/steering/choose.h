@@ -3,6 +3,7 @@
 #pragma once
 
 #include "steering/facts.h"
+#include "steering/opcode.h"
 #include "steering/way.h"
 
 #include <string>
@@ -16,7 +17,16 @@ struct Choice {
   size_t index = 0;            // of the row in the table
 };
 
-Choice choose(const Facts& facts, WayTable ways) noexcept;
+// What is left when there is something to choose by.
+Choice choose_among(const Facts& facts, WayTable ways) noexcept;
+
+inline Choice choose(const Facts& facts, WayTable ways) noexcept {
+  // Nothing of the peer's is named, nobody is there to talk to, or the key is the device's own.
+  if (!facts.connected || !is_one_sided(facts.opcode) || facts.peer == Peer::stock ||
+      (facts.peer == Peer::linked && facts.key.kind == KeyVerdict::Kind::real))
+    return {Fit::yes, ways.back(), ways.size() - 1};
+  return choose_among(facts, ways);
+}
 
 // Why, for people: "unload: requests carried by the peer's CPU, as ...".
 std::string words(const Choice& choice, const Facts& facts);

@@ -65,12 +65,11 @@ bool Elements::copies_out(const Request& r) const {
   });
 }
 
-int Elements::lend(Request& r, size_t index, uint64_t copy_below, bool incoming, ibv_sge& sge) {
-  auto& hold = ring_.holds(r)[index];
-  const unsigned rights = incoming ? unsigned{IBV_ACCESS_LOCAL_WRITE} : 0U;
-  const int rc = regions_.localize(pd_, staging_, copy_below, rights, !incoming, false, sge, hold);
-  r.holding |= static_cast<bool>(hold);
-  return rc;
+void Elements::log_unbacked(uint32_t bytes) {
+  if (world_.log.every("send-window", 10))
+    world_.log.error("a request of {} bytes cannot be backed: registering its window failed; "
+                     "raise RLIMIT_MEMLOCK or send less at a time",
+                     bytes);
 }
 
 int Elements::lend_to_device(Request& r, std::span<ibv_sge> room, uint32_t& used) {
@@ -81,21 +80,24 @@ int Elements::lend_to_device(Request& r, std::span<ibv_sge> room, uint32_t& used
     return 0;
   }
   const bool incoming = reads_remote(r.wr.opcode);
-  for (int i = 0; i < r.wr.num_sge; ++i) {
+  const unsigned rights = incoming ? unsigned{IBV_ACCESS_LOCAL_WRITE} : 0U;
+  auto* hold = ring_.holds(r).data();
+  uint32_t filled = 0;
+  for (int i = 0; i < r.wr.num_sge; ++i, ++hold) {
     if (r.wr.sg_list[i].length == 0)
       continue; // its key is not looked at; a reserved one might be
-    ibv_sge& sge = room[used] = r.wr.sg_list[i];
+    ibv_sge& sge = room[filled++] = r.wr.sg_list[i];
+    const int rc =
+        regions_.localize(pd_, staging_, copy_below_, rights, !incoming, false, sge, *hold);
+    r.holding |= static_cast<bool>(*hold);
     // EFAULT leaves the element as it is: the device meets the reserved key, and says so.
-    if (lend(r, static_cast<size_t>(i), copy_below_, incoming, sge) == ENOMEM) {
+    if (rc == ENOMEM) [[unlikely]] {
       release(r);
-      if (world_.log.every("send-window", 10))
-        world_.log.error("a request of {} bytes cannot be backed: registering its window failed; "
-                         "raise RLIMIT_MEMLOCK or send less at a time",
-                         sge.length);
+      log_unbacked(sge.length);
       return ENOMEM;
     }
-    ++used;
   }
+  used = filled;
   return 0;
 }
 

@@ -46,7 +46,7 @@ public:
   void release(Request& r) noexcept;
 
 private:
-  int lend(Request& r, size_t index, uint64_t copy_below, bool incoming, ibv_sge& sge);
+  void log_unbacked(uint32_t bytes);
 
   World& world_;
   registration::Regions& regions_;

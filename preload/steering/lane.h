@@ -102,7 +102,7 @@ public:
   bool can_be_cut() const noexcept final { return false; }
 
   // Room for the elements of the request that is posted next; Ring::sges() of them.
-  virtual std::span<ibv_sge> room() = 0;
+  std::span<ibv_sge> room() const noexcept { return room_; }
   // Adds `r` to the batch that commit() posts, as `wr` with the first `elements` of room().
   virtual void post(Request& r, const ibv_send_wr& wr, uint32_t elements, LaneOwner& owner) = 0;
   // Requests that take a receive at the peer, of this connection so far.
@@ -110,6 +110,8 @@ public:
 
 protected:
   ~DeviceLane() = default;
+
+  std::span<ibv_sge> room_; // moved on by post() and commit()
 };
 
 } // namespace adverb::steering

@@ -2,6 +2,7 @@
 #include "steering/request.h"
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 
@@ -9,14 +10,14 @@ namespace adverb::steering {
 
 Ring::Ring(const ibv_qp_cap& cap, bool all_signaled)
     : all_signaled_(all_signaled), sges_(std::max(cap.max_send_sge, 1U)),
-      inline_bytes_(cap.max_inline_data), requests_(std::max(cap.max_send_wr, 1U)),
-      elements_(requests_.size() * sges_), holds_(requests_.size() * sges_),
-      inline_(requests_.size() * inline_bytes_) {}
+      inline_bytes_(cap.max_inline_data), capacity_(std::max(cap.max_send_wr, 1U)),
+      mask_(std::bit_ceil(capacity_) - 1), requests_(mask_ + 1), elements_((mask_ + 1) * sges_),
+      holds_((mask_ + 1) * sges_), inline_((mask_ + 1) * inline_bytes_) {}
 
 int Ring::append(const ibv_send_wr& wr) {
   if (wr.num_sge < 0 || static_cast<uint32_t>(wr.num_sge) > sges_)
     return EINVAL;
-  if (tail_ - head_ == requests_.size())
+  if (tail_ - head_ == capacity_)
     return ENOMEM;
   uint64_t length = 0;
   for (int i = 0; i < wr.num_sge; ++i)
@@ -37,7 +38,7 @@ int Ring::append(const ibv_send_wr& wr) {
       r.inlined += wr.sg_list[i].length;
     }
   } else if (wr.num_sge > 0) {
-    ibv_sge* store = &elements_[tail_ % requests_.size() * sges_];
+    ibv_sge* store = &elements_[slot(tail_) * sges_];
     std::copy_n(wr.sg_list, wr.num_sge, store);
     r.wr.sg_list = store;
   }

@@ -104,23 +104,27 @@ public:
   uint64_t tail() const noexcept { return tail_; } // of the next append
   bool empty() const noexcept { return head_ == tail_; }
   bool holds_seq(uint64_t seq) const noexcept { return seq >= head_ && seq < tail_; }
-  Request& at(uint64_t seq) noexcept { return requests_[seq % requests_.size()]; }
-  size_t capacity() const noexcept { return requests_.size(); }
+  Request& at(uint64_t seq) noexcept { return requests_[slot(seq)]; }
+  size_t capacity() const noexcept { return capacity_; }
 
   uint32_t sges() const noexcept { return sges_; } // elements of one request, at most
   bool all_signaled() const noexcept { return all_signaled_; }
   // What stands in for the request's elements, one each.
   std::span<registration::Hold> holds(const Request& r) noexcept {
-    return {&holds_[r.seq % requests_.size() * sges_], sges_};
+    return {&holds_[slot(r.seq) * sges_], sges_};
   }
   std::byte* inlined(const Request& r) noexcept {
-    return inline_.data() + r.seq % requests_.size() * inline_bytes_;
+    return inline_.data() + slot(r.seq) * inline_bytes_;
   }
 
 private:
+  size_t slot(uint64_t seq) const noexcept { return seq & mask_; }
+
   const bool all_signaled_;
   const uint32_t sges_;
   const uint32_t inline_bytes_;
+  const size_t capacity_;
+  const size_t mask_; // of the slots: a power of two, so that no post divides
   std::vector<Request> requests_;
   std::vector<ibv_sge> elements_;
   std::vector<registration::Hold> holds_;

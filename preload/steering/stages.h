@@ -50,7 +50,7 @@ inline constexpr std::array<std::string_view, events> event_names{
     "chosen",   "sent",  "half",   "posted", "refused", "landed",
     "finished", "again", "replay", "fail",   "spoiled"};
 
-struct Place {
+struct alignas(4) Place {
   Stage stage{};
   Hand hand{};
   bool known = false;
@@ -104,11 +104,14 @@ inline constexpr Row table[] = {
 };
 
 namespace detail {
+constexpr size_t index(Stage stage, Hand hand, Event event) noexcept {
+  return (static_cast<size_t>(event) * stages + static_cast<size_t>(stage)) * hands +
+         static_cast<size_t>(hand);
+}
 consteval auto index_table() {
   std::array<Place, stages * hands * events> all{};
   for (const Row& row : table)
-    all[(static_cast<size_t>(row.stage) * hands + static_cast<size_t>(row.hand)) * events +
-        static_cast<size_t>(row.event)] = {row.to_stage, row.to_hand, true};
+    all[index(row.stage, row.hand, row.event)] = {row.to_stage, row.to_hand, true};
   return all;
 }
 inline constexpr auto places = index_table();
@@ -116,8 +119,7 @@ inline constexpr auto places = index_table();
 
 // What `event` makes of a request at (stage, hand); not legal() when the table has no such row.
 constexpr Place next(Stage stage, Hand hand, Event event) noexcept {
-  return detail::places[(static_cast<size_t>(stage) * hands + static_cast<size_t>(hand)) * events +
-                        static_cast<size_t>(event)];
+  return detail::places[detail::index(stage, hand, event)];
 }
 
 } // namespace adverb::steering

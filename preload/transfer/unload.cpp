@@ -95,7 +95,6 @@ Step Unload::immediate(Request& r) {
   wr.wr.rdma.rkey = 0;
   wr.wr.rdma.remote_addr = 0;
   wr.send_flags &= ~static_cast<unsigned>(IBV_SEND_INLINE);
-  seat_.device.room();
   seat_.device.post(r, wr, 0, *this);
   return Step::issued;
 }

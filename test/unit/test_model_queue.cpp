@@ -137,7 +137,6 @@ struct Soft final : Way {
   }
   Step issue(Request& r, int&) override {
     if (r.stage == Stage::half) {
-      stand->seat->device.room();
       stand->seat->device.post(r, r.wr, 0, *this);
       return Step::issued;
     }
@@ -156,7 +155,6 @@ struct Soft final : Way {
 struct Hard final : Way {
   Lane& lane(const Request&) override { return stand->seat->device; }
   Step issue(Request& r, int&) override {
-    stand->seat->device.room();
     stand->seat->device.post(r, r.wr, 0, *this);
     return Step::issued;
   }
@@ -364,6 +362,30 @@ TEST_CASE("a fenced request waits for what READs bring", "[queue]") {
   CHECK(b.ring.at(1).stage == Stage::queued);
   b.answer(0);
   CHECK(b.ring.at(1).stage == Stage::carried);
+}
+
+TEST_CASE("an answer to a release is nobody's, though request 0 is under way", "[queue]") {
+  struct Owner final : LaneOwner {
+    void landed(Request&) override {}
+    void returned(Request&) override {}
+    void answered(Request&, const transfer::ReplyHeader&, std::span<const std::byte>) override {
+      ++answers;
+    }
+    int answers = 0;
+  } owner;
+  Bench b;
+  b.known.peer = Peer::unknown;
+  b.post(IBV_WR_RDMA_WRITE);
+  Request& r = b.ring.at(0);
+  transfer::ReplyHeader reply{};
+  reply.run = r.run = b.messages.header(r, transfer::Kind::release).run;
+  r.owner = &owner;
+  reply.kind = static_cast<uint8_t>(transfer::Kind::release);
+  b.messages.on_reply(reply, {});
+  CHECK(owner.answers == 0);
+  reply.kind = static_cast<uint8_t>(transfer::Kind::grant); // this one would be its
+  b.messages.on_reply(reply, {});
+  CHECK(owner.answers == 1);
 }
 
 TEST_CASE("a half by software, then the device", "[queue]") {
