@@ -139,14 +139,14 @@ struct Program {
   }
 
   int post(ibv_wr_opcode opcode, uint64_t id, size_t at, uint32_t bytes, const Program& to,
-           size_t there, uint32_t rkey) {
+           size_t there, uint32_t rkey, unsigned flags = IBV_SEND_SIGNALED) {
     ibv_sge sge{address(at), bytes, mr->lkey};
     ibv_send_wr wr{};
     wr.wr_id = id;
     wr.sg_list = &sge;
     wr.num_sge = 1;
     wr.opcode = opcode;
-    wr.send_flags = IBV_SEND_SIGNALED;
+    wr.send_flags = flags;
     wr.wr.rdma = {to.address(there), rkey};
     ibv_send_wr* bad = nullptr;
     return model::post_send(*verbs.managed(qp), &wr, &bad);
@@ -283,6 +283,35 @@ TEST_CASE("a wrong key earns the device's own error, and the rest is flushed", "
   CHECK(b.qp->state == IBV_QPS_ERR);
   CHECK(b.memory == was);
   CHECK(a.count(Counter::replays) == 1);
+}
+
+TEST_CASE("a fenced payload is copied to staging only when earlier READs have brought it",
+          "[worlds]") {
+  Two two;
+  Program& a = two.a;
+  Program& b = two.b;
+  fill(a, 1);
+  fill(b, 2);
+  // The device itself carries the READ: its key is a real one. Its landing is staged, too.
+  ibv_mr* pinned = test::FakeFabric::real().ibv_reg_mr(b.pd, b.memory.data(), b.memory.size(),
+                                                       IBV_ACCESS_REMOTE_READ);
+  REQUIRE(b.receive(21, 50000, 64) == 0);
+  REQUIRE(a.post(IBV_WR_RDMA_READ, 1, 0, 64, b, 4000, pinned->rkey) == 0);
+  two.settle();
+  const uint64_t posted = two.fabric.posted;
+  REQUIRE(a.post(IBV_WR_SEND, 2, 0, 64, b, 0, 0, IBV_SEND_SIGNALED | IBV_SEND_FENCE) == 0);
+  two.settle();
+  CHECK(two.fabric.posted == posted);
+  auto done = a.poll();
+  two.settle();
+  const auto more = a.poll();
+  done.insert(done.end(), more.begin(), more.end());
+  REQUIRE(done.size() == 2);
+  CHECK(done[0].wr_id == 1);
+  CHECK(done[1].wr_id == 2);
+  REQUIRE(b.poll().size() == 1);
+  CHECK(memcmp(b.memory.data() + 50000, b.memory.data() + 4000, 64) == 0);
+  test::FakeFabric::real().ibv_dereg_mr(pinned);
 }
 
 TEST_CASE("a list of requests is one call of the provider", "[worlds]") {
