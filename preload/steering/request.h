@@ -55,6 +55,7 @@ struct Request {
   bool flawed = false; // its own elements are, and some of it is still in the lane
   // Of the lane that carries it:
   uint32_t parts = 0; // unanswered
+  bool asked = false; // something beside its data is, and unanswered
   uint32_t run = 0;   // that answers must name; 0: they no longer count
   // Stage::done. What a way or a failure fills in goes into an empty one; of a request that the
   // device has not reported by itself only the status is good.
@@ -67,7 +68,7 @@ struct Request {
     wr.next = nullptr;
     length = sent = 0;
     inlined = epoch = parts = run = 0;
-    signaled = holding = flawed = false;
+    signaled = holding = flawed = asked = false;
     stage = Stage::queued;
     hand = Hand::none;
     row = nullptr;

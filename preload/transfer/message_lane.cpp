@@ -52,6 +52,7 @@ void MessageLane::send_aside(Request& r, steering::LaneOwner& owner, std::byte* 
   memcpy(message, &h, sizeof h);
   r.owner = &owner;
   r.run = run_;
+  r.asked = true;
   initiator_->send(message, sizeof h);
 }
 
@@ -105,13 +106,16 @@ void MessageLane::on_reply(const ReplyHeader& reply, std::span<const std::byte> 
   Request& r = ring_.at(reply.request);
   if (r.run == 0 || reply.run != r.run)
     return;
-  if (r.stage == Stage::carried) {
-    if (r.parts == 0)
-      return;
+  // One answer for each question: whatever a peer sends beyond that, nobody waits for it.
+  if (r.asked) {
+    r.asked = false;
+  } else if (r.stage == Stage::carried && r.parts != 0) {
     if (ok) {
       --r.parts;
       gave(r.wr.opcode);
     }
+  } else {
+    return;
   }
   r.owner->answered(r, reply, payload);
 }
@@ -124,6 +128,7 @@ void MessageLane::cut(uint64_t from) {
       gave(r.wr.opcode, r.parts);
     r.parts = 0;
     r.run = 0;
+    r.asked = false;
   }
 }
 

@@ -142,7 +142,7 @@ struct Verbs {
                      : IBV_WC_LOC_PROT_ERR;
         memcpy(there, data.data(), length);
       }
-      if (wr.opcode == IBV_WR_RDMA_WRITE)
+      if (wr.opcode != IBV_WR_RDMA_WRITE_WITH_IMM)
         return IBV_WC_SUCCESS;
     }
     if (peer.receives.empty())

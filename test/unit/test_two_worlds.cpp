@@ -285,6 +285,47 @@ TEST_CASE("a wrong key earns the device's own error, and the rest is flushed", "
   CHECK(a.count(Counter::replays) == 1);
 }
 
+// Well-formed, of the right run, and naming a request that is there: but it has been answered.
+TEST_CASE("an answer that nobody waits for is nobody's", "[worlds]") {
+  const auto status = GENERATE(transfer::Status::ok, transfer::Status::refused);
+  Two two;
+  Program& a = two.a;
+  Program& b = two.b;
+  REQUIRE(a.post(IBV_WR_RDMA_WRITE, 1, 0, 64, b, 0, b.mr->rkey) == 0);
+  two.settle();
+  CHECK(a.poll().size() == 1);
+  REQUIRE(a.post(IBV_WR_RDMA_WRITE, 2, 0, 64, b, 0, b.mr->rkey) == 0);
+  REQUIRE(a.post(IBV_WR_RDMA_WRITE, 3, 0, 64, b, 64, b.mr->rkey) == 0);
+  auto& client = *two.joint.pairs.front().client;
+  auto& server = *two.joint.pairs.front().server;
+  REQUIRE(client.sent() == 2);
+  const auto first = client.take();
+  const auto second = client.take();
+  transfer::RequestHeader asked{};
+  memcpy(&asked, second.data(), sizeof asked);
+  transfer::ReplyHeader reply{};
+  reply.kind = asked.kind;
+  reply.run = asked.run;
+  reply.source = asked.source;
+  reply.request = asked.request;
+  const auto answer = [&](transfer::Status how) {
+    reply.status = static_cast<uint8_t>(how);
+    std::vector<std::byte> bytes(sizeof reply);
+    memcpy(bytes.data(), &reply, sizeof reply);
+    client.receive(bytes);
+  };
+  answer(transfer::Status::ok);
+  answer(status); // request 3 is done, and waits for request 2
+  server.receive(first);
+  two.settle();
+  const auto done = a.poll();
+  REQUIRE(done.size() == 2);
+  CHECK(done[0].wr_id == 2);
+  CHECK(done[0].status == IBV_WC_SUCCESS);
+  CHECK(done[1].wr_id == 3);
+  CHECK(done[1].status == IBV_WC_SUCCESS);
+}
+
 TEST_CASE("a fenced payload is copied to staging only when earlier READs have brought it",
           "[worlds]") {
   Two two;
