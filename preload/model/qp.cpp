@@ -318,6 +318,12 @@ void Qp::on_credit() {
     send_.turn();
 }
 
+void Qp::on_keys_ended(std::span<const uint32_t> keys) {
+  const std::lock_guard hold(lock_);
+  if (peer_ == Peer::linked)
+    send_.on_keys_ended(keys);
+}
+
 void Qp::on_down() {
   const std::lock_guard hold(lock_);
   if (peer_ != Peer::linked)

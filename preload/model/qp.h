@@ -86,6 +86,7 @@ public:
   // transfer::Source
   void on_reply(const transfer::ReplyHeader& reply, std::span<const std::byte> payload) override;
   void on_credit() override;
+  void on_keys_ended(std::span<const uint32_t> keys) override;
   void on_down() override;
 
   // transfer::Target

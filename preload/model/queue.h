@@ -74,6 +74,8 @@ public:
   Refused turn(uint64_t sync = UINT64_MAX);
 
   void on_completion(const steering::Completion& completion);
+  // What was known of these remote keys holds no more.
+  void on_keys_ended(std::span<const uint32_t> keys);
   // The link of the software lanes is gone: what they carried is given to the device, whose timers
   // and NAKs tell a dead peer from one that lives.
   void on_gone();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // What the queue does when something went wrong: starts anew, replays, flushes.
 #include "model/queue.h"
+#include "steering/opcode.h"
 #include "world/world.h"
 
 #include <algorithm>
@@ -138,6 +139,19 @@ void Queue::on_completion(const steering::Completion& completion) {
   }
   if (oldest_is_done())
     retire(announced);
+  turn();
+}
+
+// What is queued is chosen anew by its epoch. What has begun, and has some left to be sent, starts
+// anew; what it sent keeps its key, for it comes before the acknowledgement.
+void Queue::on_keys_ended(std::span<const uint32_t> keys) {
+  if (next_ == ring_.tail())
+    return;
+  Request& r = ring_.at(next_);
+  if (r.stage != Stage::carried || r.sent == r.length ||
+      std::ranges::find(keys, steering::remote_key(r.wr)) == keys.end())
+    return;
+  again(r);
   turn();
 }
 

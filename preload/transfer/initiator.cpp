@@ -111,11 +111,18 @@ void Initiator::on_notice(link::RxBuffer message) {
     channel_->close();
     return;
   }
-  for (size_t at = 0; at < parsed->payload.size(); at += sizeof(uint32_t)) {
-    uint32_t key = 0;
-    memcpy(&key, &parsed->payload[at], sizeof key);
+  std::vector<uint32_t> keys(parsed->payload.size() / sizeof(uint32_t));
+  memcpy(keys.data(), parsed->payload.data(), keys.size() * sizeof(uint32_t));
+  for (const uint32_t key : keys)
     verdicts_.forget(key);
+  std::vector<Source*> all;
+  {
+    const std::lock_guard hold(lock_);
+    for (const auto& [handle, source] : sources_)
+      all.push_back(source);
   }
+  for (Source* source : all)
+    source->on_keys_ended(keys);
   unacknowledged_ = parsed->header.number;
   acknowledge();
 }

@@ -31,7 +31,10 @@ class Source {
 public:
   virtual void on_reply(const ReplyHeader& reply, std::span<const std::byte> payload) = 0;
   virtual void on_credit() = 0; // wait() was called and a credit has become free
-  virtual void on_down() = 0;   // the link is lost: unanswered requests will not be answered
+  // These keys of the peer's name nothing any more, and what was known of them is forgotten. When
+  // it returns, nothing is sent under them that was begun before.
+  virtual void on_keys_ended(std::span<const uint32_t> keys) = 0;
+  virtual void on_down() = 0; // the link is lost: unanswered requests will not be answered
 
 protected:
   ~Source() = default;

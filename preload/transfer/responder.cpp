@@ -85,11 +85,22 @@ const HandlerRow& Responder::row_of(const RequestHeader& header) const {
 
 void Responder::on_message(link::RxBuffer message) {
   assert(channel_->progress().lock().held());
+  ++arrivals_;
   if (!is_notice(message.bytes()))
     return on_request(std::move(message));
   const auto parsed = parse_notice(message.bytes());
-  if (!parsed || parsed->header.count != 0 || !told_->acknowledged(parsed->header.number))
-    reject("a malformed acknowledgement", message.bytes().size());
+  if (!parsed || parsed->header.count != 0 || note_ || !told_->awaits(parsed->header.number))
+    return reject("a malformed acknowledgement", message.bytes().size());
+  note_ = Note{parsed->header.number, arrivals_};
+  take_note();
+}
+
+void Responder::take_note() {
+  if (!note_ || (!order_.empty() && slots_[order_.front()].arrival < note_->arrival))
+    return;
+  const uint32_t number = note_->number;
+  note_.reset();
+  told_->acknowledged(number);
 }
 
 void Responder::reject(const char* what, size_t bytes) {
@@ -113,6 +124,7 @@ void Responder::on_request(link::RxBuffer message) {
   slot.header = parsed->header;
   slot.payload = parsed->payload;
   slot.row = row;
+  slot.arrival = arrivals_;
   slot.state.store(State::waiting, std::memory_order_relaxed);
   order_.push_back(index);
   serve_waiting();
@@ -150,6 +162,7 @@ void Responder::serve_waiting() {
     case Started::done:
       order_.erase(order_.begin() + static_cast<ptrdiff_t>(place));
       free_.push_back(index);
+      take_note();
       break;
     case Started::no_room:
       return;
@@ -198,16 +211,15 @@ Responder::Started Responder::start(uint32_t index) {
   slot.reply.source = slot.header.source;
   slot.reply.request = slot.header.request;
   slot.state.store(State::running, std::memory_order_relaxed);
-  if (const auto status = judge(row, slot.header, target)) {
-    answer(slot, *status, 0);
-  } else {
-    try {
-      row.run({world_, slot.header, slot.payload, target, *told_},
-              ReplyToken(shared_from_this(), index));
-    } catch (const std::exception& e) { // its token has answered
-      world_.counters.count(Counter::exceptions_caught);
-      world_.log.error("internal error while serving a peer's {}: {}", row.name, e.what());
-    }
+  try {
+    ReplyToken token(shared_from_this(), index);
+    if (const auto status = judge(row, slot.header, target))
+      token.answer(*status);
+    else
+      row.run({world_, slot.header, slot.payload, target, *told_}, std::move(token));
+  } catch (const std::exception& e) { // the token has answered
+    world_.counters.count(Counter::exceptions_caught);
+    world_.log.error("internal error while serving a peer's {}: {}", row.name, e.what());
   }
   State expected = State::running;
   if (slot.state.compare_exchange_strong(expected, State::later, std::memory_order_acq_rel))
@@ -254,6 +266,7 @@ void Responder::collect() {
     free_.push_back(index);
     return true;
   });
+  take_note();
   serve_waiting();
 }
 
@@ -273,6 +286,7 @@ void Responder::retry_soon() {
 
 // Those that a handler keeps stay until it answers; nobody hears it.
 void Responder::on_down() {
+  note_.reset();
   told_->close();
   std::erase_if(order_, [this](uint32_t index) {
     Slot& slot = slots_[index];

@@ -41,6 +41,7 @@ private:
 
   struct Slot {
     std::atomic<State> state{State::free};
+    uint64_t arrival = 0; // among the messages of the channel
     std::optional<link::RxBuffer> message;
     std::span<const std::byte> payload;
     RequestHeader header{};
@@ -61,6 +62,7 @@ private:
   std::optional<Status> judge(const HandlerRow& row, const RequestHeader& r, Target* target);
   void finish(Slot& slot, Target* target);
   void collect();
+  void take_note();
   void retry_soon();
   void answer(Slot& slot, Status status, size_t payload) noexcept; // any thread
 
@@ -75,6 +77,13 @@ private:
   std::vector<uint32_t> order_;
   std::vector<uint32_t> free_;
   bool retrying_ = false;
+  uint64_t arrivals_ = 0;
+  // An acknowledgement that waits for the requests before it, which may name keys that it lets go.
+  struct Note {
+    uint32_t number;
+    uint64_t arrival;
+  };
+  std::optional<Note> note_;
 };
 
 } // namespace adverb::transfer

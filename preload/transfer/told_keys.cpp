@@ -59,8 +59,20 @@ void ToldKeys::tell_first(const registration::Regions& regions, uint32_t key) {
     ended(std::move(token));
 }
 
+bool ToldKeys::overdue() {
+  const std::lock_guard held(lock_);
+  return !notified_.empty() && ++told_since_ > told_max &&
+         world_.clock.now() - notified_at_ > patience;
+}
+
 void ToldKeys::hold(std::shared_ptr<Key> key) {
   assert(channel_->progress().lock().held());
+  if (overdue()) {
+    if (world_.log.every("key-ends", 10))
+      world_.log.warn("a peer is cut off: it asks of ever more keys, and has not taken note for "
+                      "60 s that keys of regions it used have ended");
+    channel_->close();
+  }
   ends_.watch(*key, shared_from_this());
   const uint32_t value = key->value();
   told_.insert_or_assign(value, std::move(key));
@@ -70,15 +82,12 @@ void ToldKeys::ended(std::shared_ptr<Key> key) {
   const std::lock_guard held(lock_);
   if (closed_)
     return;
-  waiting_.push_back({std::move(key), world_.clock.now()});
-  if (waiting_.size() + notified_.size() > ending_max)
-    return cut("too many of them wait");
+  waiting_.push_back(std::move(key));
   notify(held);
-  watch_over(held);
 }
 
 // Sends the next notice unless one is out. Without room now, on_tx_free() comes.
-void ToldKeys::notify(const std::lock_guard<std::mutex>& /*held*/) {
+void ToldKeys::notify(const std::lock_guard<Mutex>& /*held*/) {
   if (!notified_.empty() || waiting_.empty())
     return;
   std::byte* message = channel_->acquire();
@@ -92,27 +101,33 @@ void ToldKeys::notify(const std::lock_guard<std::mutex>& /*held*/) {
   memcpy(message, &h, sizeof h);
   std::byte* at = message + sizeof h;
   for (uint16_t i = 0; i < h.count; ++i, at += sizeof(uint32_t)) {
-    const uint32_t key = waiting_.front().key->value();
+    const uint32_t key = waiting_.front()->value();
     memcpy(at, &key, sizeof key);
     notified_.push_back(std::move(waiting_.front()));
     waiting_.pop_front();
   }
+  notified_at_ = world_.clock.now();
+  told_since_ = 0;
   channel_->send(message, static_cast<size_t>(at - message));
 }
 
-bool ToldKeys::acknowledged(uint32_t number) {
+bool ToldKeys::awaits(uint32_t number) {
+  const std::lock_guard held(lock_);
+  return !notified_.empty() && number == number_;
+}
+
+void ToldKeys::acknowledged(uint32_t number) {
   assert(channel_->progress().lock().held());
-  std::vector<Ending> over; // let go of without the lock: a key goes back to its pool
+  Keys over; // let go of without the lock: a key goes back to its pool
   {
     const std::lock_guard held(lock_);
-    if (notified_.empty() || number != number_)
-      return false;
+    if (number != number_)
+      return; // of a channel that has ended meanwhile
     over = std::exchange(notified_, {});
     notify(held);
   }
-  for (const Ending& one : over)
-    told_.erase(one.key->value());
-  return true;
+  for (const auto& key : over)
+    told_.erase(key->value());
 }
 
 void ToldKeys::on_tx_free() {
@@ -120,39 +135,10 @@ void ToldKeys::on_tx_free() {
   notify(held);
 }
 
-// One timer while anything waits, for the one that has waited longest.
-void ToldKeys::watch_over(const std::lock_guard<std::mutex>& /*held*/) {
-  if (watched_ || closed_ || (notified_.empty() && waiting_.empty()))
-    return;
-  watched_ = true;
-  const auto oldest = notified_.empty() ? waiting_.front().since : notified_.front().since;
-  world_.service.after(oldest + patience - world_.clock.now(), [weak = weak_from_this()] {
-    const auto self = weak.lock();
-    if (!self)
-      return;
-    const std::lock_guard held(self->lock_);
-    self->watched_ = false;
-    const auto due = self->world_.clock.now() - patience;
-    if (!self->closed_ && ((!self->notified_.empty() && self->notified_.front().since <= due) ||
-                           (!self->waiting_.empty() && self->waiting_.front().since <= due)))
-      self->cut("it has not acknowledged one for 60 s");
-    else
-      self->watch_over(held);
-  });
-}
-
-void ToldKeys::cut(const char* why) {
-  if (world_.log.every("key-ends", 10))
-    world_.log.warn("a peer is cut off because it does not take note that keys of regions it used "
-                    "have ended: {}",
-                    why);
-  channel_->close();
-}
-
 void ToldKeys::close() {
   assert(channel_->progress().lock().held());
-  std::deque<Ending> waiting;
-  std::vector<Ending> notified;
+  std::deque<std::shared_ptr<Key>> waiting;
+  Keys notified;
   {
     const std::lock_guard held(lock_);
     closed_ = true;

@@ -7,19 +7,21 @@
 // request it sent before. Then, or at the end of the channel, the key is let go.
 //
 // Flow: one notice at a time is unacknowledged, on the one message that a channel carries each way
-// beside its requests; keys that end meanwhile go with the next. What waits is bounded, in number
-// and time: then the peer is cut off.
+// beside its requests; keys that end meanwhile go with the next. What waits is bounded by what the
+// peer was told: a peer that is stopped costs its keys, and nothing of its traffic. One that goes
+// on to ask of keys, and has not acknowledged a notice for a minute, does not mean to: it is cut
+// off.
 #pragma once
 
 #include "link/channel.h"
 #include "registration/keys.h"
 #include "registration/regions.h"
+#include "world/sync.h"
 
 #include <chrono>
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 #include <vector>
 
@@ -41,14 +43,14 @@ public:
   void ended(const std::shared_ptr<registration::Key>& key);
 
 private:
-  std::mutex lock_;
+  Mutex lock_;
   std::unordered_map<const registration::Key*, std::vector<std::weak_ptr<ToldKeys>>> tellers_;
 };
 
 // The owner's end of one channel.
 class ToldKeys final : public std::enable_shared_from_this<ToldKeys> {
 public:
-  static constexpr size_t ending_max = 1024;
+  static constexpr size_t told_max = 1024; // while a notice is out, once `patience` is over
   static constexpr std::chrono::seconds patience{60};
 
   ToldKeys(World& world, KeyEnds& ends, std::shared_ptr<link::Channel> channel);
@@ -62,8 +64,9 @@ public:
       tell_first(regions, key);
   }
   void hold(std::shared_ptr<registration::Key> key);
-  // False: there is no such notice.
-  bool acknowledged(uint32_t number);
+  // Whether a notice of that number is out; acknowledged() lets its keys go.
+  bool awaits(uint32_t number);
+  void acknowledged(uint32_t number);
   void on_tx_free();
   void close(); // the channel is down
 
@@ -71,15 +74,11 @@ public:
   void ended(std::shared_ptr<registration::Key> key);
 
 private:
-  struct Ending {
-    std::shared_ptr<registration::Key> key;
-    std::chrono::nanoseconds since;
-  };
+  using Keys = std::vector<std::shared_ptr<registration::Key>>;
 
   void tell_first(const registration::Regions& regions, uint32_t key);
-  void notify(const std::lock_guard<std::mutex>& held);
-  void watch_over(const std::lock_guard<std::mutex>& held);
-  void cut(const char* why);
+  void notify(const std::lock_guard<Mutex>& held);
+  bool overdue();
 
   World& world_;
   KeyEnds& ends_;
@@ -87,11 +86,12 @@ private:
   const bool keeps_count_; // an older peer knows no notices, and is told nothing that ends
   std::unordered_map<uint32_t, std::shared_ptr<registration::Key>> told_; // progress lock
 
-  std::mutex lock_; // leaf, but for the channel's
-  std::deque<Ending> waiting_;
-  std::vector<Ending> notified_;
+  Mutex lock_; // leaf, but for the channel's
+  std::deque<std::shared_ptr<registration::Key>> waiting_;
+  Keys notified_;
   uint32_t number_ = 0; // of the notice that is out
-  bool watched_ = false;
+  std::chrono::nanoseconds notified_at_{};
+  size_t told_since_ = 0;
   bool closed_ = false;
 };
 

@@ -27,7 +27,7 @@ namespace {
 struct FakeTarget final : transfer::Target {
   bool allows(transfer::Right) const override { return true; }
   const ibv_pd* pd() const override { return nullptr; }
-  registration::Regions& regions() const override { std::abort(); }
+  registration::Regions& regions() const override { throw std::bad_alloc(); }
   bool settle_receives() override { return settled; }
   void expect_immediate(uint64_t, uint32_t) override {}
   bool settled = true;
@@ -240,6 +240,48 @@ TEST_CASE("a handler that throws has refused") {
   owner.expect(1, Status::refused);
   owner.ask(toy_echo, 2);
   owner.expect(2, Status::ok);
+}
+
+TEST_CASE("what throws before a handler runs has refused, too, and stands in nobody's way") {
+  Owner owner;
+  owner.ask(toy_named, 1, 1);
+  owner.expect(1, Status::refused);
+  owner.ask(toy_fail, 2, 1, 2);
+  owner.expect(2, Status::refused);
+  CHECK(owner.bench.world.counters.value(observe::Counter::exceptions_caught) == 1);
+}
+
+// It is acknowledged behind all requests that may name it, and some of these wait here.
+TEST_CASE("a key is let go behind the requests that came before its acknowledgement") {
+  Owner owner;
+  const auto pool = std::make_shared<registration::FreeKeys>();
+  to_tell = std::make_shared<registration::Key>(pool, 7);
+  owner.ask(toy_told, 1);
+  owner.expect(1, Status::ok);
+  owner.ask(toy_later, 2, 1);
+  owner.ask(toy_later, 3, 1);
+  owner.targets.key_ends().ended(std::exchange(to_tell, nullptr));
+  const auto notice = owner.channel->take();
+  const auto parsed = transfer::parse_notice(notice);
+  REQUIRE(parsed);
+  transfer::NoticeHeader h{};
+  h.kind = transfer::notice_kind;
+  h.number = parsed->header.number;
+  std::vector<std::byte> answer(sizeof h);
+  memcpy(answer.data(), &h, sizeof h);
+  owner.channel->receive(answer);
+  owner.ask(toy_later, 4, 1); // it came later
+  CHECK(pool->keys.empty());
+  for (const size_t at : {0, 1}) {
+    REQUIRE(kept.size() == at + 1);
+    CHECK(pool->keys.empty());
+    kept[at].token.answer(Status::ok);
+    owner.bench.service.run_tasks();
+  }
+  CHECK(pool->keys.size() == 1);
+  CHECK_FALSE(owner.channel->down());
+  owner.channel->receive(answer);
+  CHECK(owner.channel->down()); // once
 }
 
 TEST_CASE("a token dropped unanswered is a handler's fault: it stops a debug build, else refuses") {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "toy_handler.h"
+#include "transfer/told_keys.h"
 
 #include <algorithm>
 #include <stdexcept>
@@ -16,6 +17,7 @@ using transfer::Shape;
 using transfer::Status;
 
 std::vector<Kept> kept;
+std::shared_ptr<registration::Key> to_tell;
 
 namespace {
 
@@ -38,6 +40,11 @@ void fail(const Request&, ReplyToken token) {
   token.answer(Status::refused);
 }
 
+void tell(const Request& request, ReplyToken token) {
+  request.told.hold(to_tell);
+  token.answer(Status::ok);
+}
+
 constexpr HandlerRow row(uint8_t kind, const char* name, Order order, transfer::Run run) {
   return {kind, name, 2, Right::none, Key::free, order, Shape::any, run};
 }
@@ -48,11 +55,15 @@ const HandlerRow alone_row = row(toy_alone, "alone", Order::none, keep);
 const HandlerRow drop_row = row(toy_drop, "drop", Order::none, drop);
 const HandlerRow throw_row = row(toy_throw, "throw", Order::none, raise);
 const HandlerRow fail_row = row(toy_fail, "fail", Order::queue_pair, fail);
+const HandlerRow told_row = row(toy_told, "told", Order::none, tell);
+const HandlerRow named_row{toy_named,  "named",           0,          Right::none,
+                           Key::named, Order::queue_pair, Shape::any, fail};
 
 } // namespace
 
 const HandlerRow toy_echo_row = row(toy_echo, "echo", Order::none, echo);
-const std::vector<const HandlerRow*> toy_rows = {
-    &toy_echo_row, &later_row, &channel_row, &alone_row, &drop_row, &throw_row, &fail_row};
+const std::vector<const HandlerRow*> toy_rows = {&toy_echo_row, &later_row, &channel_row,
+                                                 &alone_row,    &drop_row,  &throw_row,
+                                                 &fail_row,     &told_row,  &named_row};
 
 } // namespace adverb::test

@@ -15,7 +15,9 @@ inline constexpr uint8_t toy_channel = 42; // of the channel; keeps its token
 inline constexpr uint8_t toy_alone = 43;   // of no domain; keeps its token
 inline constexpr uint8_t toy_drop = 44;    // forgets to answer
 inline constexpr uint8_t toy_throw = 45;
-inline constexpr uint8_t toy_fail = 46; // of a queue pair; refuses at once
+inline constexpr uint8_t toy_fail = 46;  // of a queue pair; refuses at once
+inline constexpr uint8_t toy_told = 47;  // tells the peer of `to_tell`
+inline constexpr uint8_t toy_named = 48; // asks for a virtual key
 
 extern const transfer::HandlerRow toy_echo_row;
 extern const std::vector<const transfer::HandlerRow*> toy_rows; // all of them
@@ -26,5 +28,6 @@ struct Kept {
   transfer::ReplyToken token;
 };
 extern std::vector<Kept> kept;
+extern std::shared_ptr<registration::Key> to_tell;
 
 } // namespace adverb::test
