@@ -111,10 +111,10 @@ QpLane::News QpLane::on_completion(const steering::Completion& completion) {
   if ((wc.wr_id & marker_bit) != 0) {
     marker_ = Marker::none;
     device_.marker_landed();
-    if (wc.status == IBV_WC_SUCCESS) {
-      land_up_to(seq);
+    // Those before it that had failed would have said so before it did.
+    land_up_to(seq);
+    if (wc.status == IBV_WC_SUCCESS)
       return News::drained;
-    }
     return wc.status == IBV_WC_WR_FLUSH_ERR ? News::marker_flushed : News::marker_refused;
   }
   if (!ring_.holds_seq(seq) || ring_.at(seq).stage != Stage::posted)

@@ -126,6 +126,9 @@ void Queue::on_completion(const steering::Completion& completion) {
     Request& r = ring_.at(next_);
     if (r.may(Event::spoiled))
       spoil(r, completion.wc);
+  } else if (news == QpLane::News::marker_flushed) {
+    mode_ = Mode::failed;
+    rewind(next_);
   } else if (news == QpLane::News::landed) {
     announced = seq;
     if (mode_ == Mode::replaying && ring_.at(seq).hand == Hand::replay)
