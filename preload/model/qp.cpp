@@ -284,7 +284,7 @@ void Qp::try_again() {
 }
 
 void Qp::expect_immediate(uint64_t n, uint32_t bytes) {
-  receipts_.expect({.incarnation = handle_, .number = n, .bytes = bytes});
+  receipts_.expect({.number = n, .bytes = bytes});
 }
 
 bool Qp::allows(transfer::Right right) const {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // The receive side's door: what is known of a message when its receive completes. A handler of the
-// responder makes one for a message whose data travelled another way; for all others the receive
-// queue does, which knows whether the buffer was staged. The receive's completion consumes it, and
-// the program finds the bytes where it expects them and the length that was sent.
+// responder makes one for an immediate whose data travelled another way; of all others the
+// completion says enough. The receive's completion consumes it, and the program finds the bytes
+// where it expects them and the length that was sent.
 #pragma once
 
 #include "world/sync.h"
@@ -10,7 +10,8 @@
 #include <cstdint>
 #include <deque>
 #include <mutex>
-#include <optional>
+
+#include <infiniband/verbs.h>
 
 namespace adverb::model {
 
@@ -19,9 +20,8 @@ struct Receipt {
     in_place, // the data is where the program expects it
     staged,   // in the staging blocks that stood in for the posted buffer
   };
-  uint64_t incarnation = 0; // handle of the queue pair the message came to
-  uint64_t number = 0;      // among its receive-consuming messages, from 1
-  uint32_t bytes = 0;       // that the completion reports
+  uint64_t number = 0; // among its receive-consuming messages, from 1
+  uint32_t bytes = 0;  // that the completion reports
   Source source = Source::in_place;
 };
 
@@ -34,14 +34,20 @@ public:
     waiting_.push_back(receipt);
   }
 
-  // One more message has arrived: what a handler said of it, if any did.
-  std::optional<Receipt> consume() {
+  // One more message has arrived, with success. What a handler said counts for an immediate only:
+  // a message that came through the receive is where the device put it, whatever was foretold. (On
+  // UC a message may be lost, and the count be wrong.)
+  Receipt consume(const ibv_wc& wc) {
+    const bool through_receive = wc.opcode == IBV_WC_RECV;
+    const Receipt plain{.bytes = wc.byte_len,
+                        .source =
+                            through_receive ? Receipt::Source::staged : Receipt::Source::in_place};
     const std::lock_guard hold(lock_);
     ++received_;
     while (!waiting_.empty() && waiting_.front().number < received_)
       waiting_.pop_front();
-    if (waiting_.empty() || waiting_.front().number != received_)
-      return std::nullopt;
+    if (through_receive || waiting_.empty() || waiting_.front().number != received_)
+      return plain;
     const Receipt receipt = waiting_.front();
     waiting_.pop_front();
     return receipt;

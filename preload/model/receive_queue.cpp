@@ -20,7 +20,7 @@ constexpr uint32_t generation_mask = 0x3FFFFFFF;
 ReceiveQueue::ReceiveQueue(Context& context, const ibv_pd* pd, registration::Staging& staging,
                            uint32_t most, uint32_t sges)
     : context_(context), pd_(pd), staging_(staging), sges_(std::max(sges, 1U)), slots_(most),
-      holds_(size_t{most} * sges_), lengths_(size_t{most} * sges_) {
+      holds_(size_t{most} * sges_), lengths_(size_t{most} * sges_), prepared_(sges_) {
   free_.reserve(most);
   for (uint32_t i = most; i-- > 0;)
     free_.push_back(i);
@@ -30,13 +30,14 @@ ReceiveQueue::~ReceiveQueue() {
   clear();
 }
 
-int ReceiveQueue::prepare(ibv_recv_wr& wr, std::vector<ibv_sge>& sges) {
+int ReceiveQueue::prepare(ibv_recv_wr& wr) {
   if (wr.num_sge < 0 || static_cast<uint32_t>(wr.num_sge) > sges_)
     return EINVAL;
   if (free_.empty())
     grow(); // the provider judges whether there is room: a shared queue may have been resized
   const uint32_t index = free_.back();
-  sges.assign(wr.sg_list, wr.sg_list + wr.num_sge);
+  const auto sges = std::span(prepared_).first(static_cast<size_t>(wr.num_sge));
+  std::copy_n(wr.sg_list, wr.num_sge, sges.begin());
   Slot& slot = slots_[index];
   for (size_t i = 0; i < sges.size(); ++i) {
     lengths(index)[i] = sges[i].length;
@@ -108,10 +109,7 @@ std::optional<uint64_t> ReceiveQueue::complete(ibv_wc& wc, Receipts& receipts) {
     return std::nullopt;
   const uint64_t wr_id = slots_[index].wr_id;
   if (wc.status == IBV_WC_SUCCESS) {
-    const auto source =
-        wc.opcode == IBV_WC_RECV ? Receipt::Source::staged : Receipt::Source::in_place;
-    const Receipt receipt =
-        receipts.consume().value_or(Receipt{.bytes = wc.byte_len, .source = source});
+    const Receipt receipt = receipts.consume(wc);
     wc.byte_len = receipt.bytes;
     if (receipt.source == Receipt::Source::staged && !deliver_staged(index, receipt.bytes)) {
       // The message is here but its region is deregistered or its memory gone; a device would

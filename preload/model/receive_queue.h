@@ -30,9 +30,9 @@ public:
                uint32_t sges);
   ~ReceiveQueue();
 
-  // Prepares one receive: `wr` is rewritten for the provider, `sges` backs its list. errno value;
-  // on success take_back() undoes it if the provider refuses.
-  int prepare(ibv_recv_wr& wr, std::vector<ibv_sge>& sges);
+  // Prepares one receive: `wr` is rewritten for the provider, with a list of elements that is good
+  // until the next one. errno value; on success take_back() undoes it if the provider refuses.
+  int prepare(ibv_recv_wr& wr);
   void take_back(const ibv_recv_wr& prepared);
 
   // The program's wr_id of a completion; nullopt for a receive this queue no longer knows. A
@@ -69,6 +69,7 @@ private:
   std::vector<uint32_t> free_;
   std::vector<registration::Hold> holds_;
   std::vector<uint32_t> lengths_;
+  std::vector<ibv_sge> prepared_; // of the one that is being posted
 };
 
 } // namespace adverb::model

@@ -42,10 +42,9 @@ private:
 // Prepares each receive of a list and posts it by `post`, which returns the provider's errno.
 template <typename Post>
 int post_receives(ReceiveQueue& queue, ibv_recv_wr* wr, ibv_recv_wr** bad, Post&& post) {
-  std::vector<ibv_sge> sges;
   for (; wr != nullptr; wr = wr->next) {
     ibv_recv_wr mine = *wr;
-    int rc = queue.prepare(mine, sges);
+    int rc = queue.prepare(mine);
     if (rc == 0 && (rc = post(&mine)) != 0)
       queue.take_back(mine);
     if (rc != 0) {

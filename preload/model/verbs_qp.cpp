@@ -15,7 +15,7 @@ using observe::Counter;
 
 namespace {
 
-// One more send than the program asked for: the marker (send_queue.h).
+// One more send than the program asked for: the marker (qp_lane.h).
 constexpr uint32_t own_sends = 1;
 
 template <typename Attr> bool asks_for_managed(const Objects& objects, const Attr& attr) {
