@@ -4,6 +4,8 @@
 #include "world/world.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <new>
 
 namespace adverb::model {
 
@@ -57,13 +59,16 @@ Queue::~Queue() {
 }
 
 [[gnu::always_inline]] inline bool Queue::lane_is_free(Request& r, steering::Lane& lane) {
-  // The device keeps a fence by itself, but not for bytes that are copied before it sees them.
-  if (steering::is_fenced_off(r, device_) && (&lane != &device_ || elements_.copies_out(r))) {
+  // The device keeps a fence by itself, but not for bytes that are copied before it sees them. What
+  // has begun is past its fence, and has none against parts of its own.
+  const bool begins = r.stage == Stage::queued;
+  if (begins && steering::is_fenced_off(r, device_) &&
+      (&lane != &device_ || elements_.copies_out(r))) {
     device_.want_drained(r);
     return false;
   }
   for (steering::Lane* const each : lanes_)
-    if (steering::is_fenced_off(r, *each) ||
+    if ((begins && steering::is_fenced_off(r, *each)) ||
         (each != &lane && steering::must_wait(r, *each, order_))) {
       each->want_drained(r);
       return false;
@@ -111,6 +116,16 @@ Queue::~Queue() {
   return r.hand == Hand::replay ? issue_replay(r, why) : issue_by_way(r, why);
 }
 
+// Memory may be short where a way or a lane makes something. What has begun is tried again.
+[[gnu::always_inline]] inline Queue::Step Queue::try_issue(Request& r, int& why) {
+  try {
+    return issue(r, why);
+  } catch (const std::bad_alloc&) {
+    why = ENOMEM;
+    return r.stage == Stage::queued ? Step::refused : Step::wait;
+  }
+}
+
 // A request the provider has not taken. What the program is just posting is given back to it; of
 // what was accepted earlier its completion is the only place to say it.
 void Queue::refuse(Request& r, int why, Refused& refused, uint64_t sync) {
@@ -146,7 +161,7 @@ Queue::Refused Queue::turn(uint64_t sync) {
         continue;
       }
       int why = 0;
-      const Step step = issue(r, why);
+      const Step step = try_issue(r, why);
       if (!take_refusal(refused, sync) || step == Step::changed)
         continue;
       if (step == Step::wait)

@@ -12,8 +12,8 @@
 //         paused      SQD: nothing new is begun, what has begun goes on
 //         stopped     RESET or destroy has begun: completions are taken, nothing is issued
 //
-// Not thread-safe: the queue pair's lock guards it. Nothing here blocks or allocates, but for a
-// way's object when it is first chosen.
+// Not thread-safe: the queue pair's lock guards it. Nothing here blocks. A way's object is
+// allocated when it is first chosen, else nothing on the way of a request that need not wait.
 #pragma once
 
 #include "model/qp_lane.h"
@@ -115,6 +115,7 @@ private:
   using Step = steering::Step;
 
   Step issue(steering::Request& r, int& why);
+  Step try_issue(steering::Request& r, int& why);
   Step issue_by_way(steering::Request& r, int& why);
   Step issue_replay(steering::Request& r, int& why);
   Step issue_flush(steering::Request& r);

@@ -36,6 +36,7 @@ public:
 
 private:
   static constexpr size_t bucket_slots = 8;
+  static constexpr int tries_max = 1000;
   struct Words {
     std::array<uint64_t, (sizeof(steering::KeyVerdict) + 7) / 8> all;
   };
@@ -64,9 +65,10 @@ private:
   size_t victim_ = 0;
 };
 
-// What the slot holds on the key; unknown when it holds another, or nothing.
+// What the slot holds on the key; unknown when it holds another, or nothing, or when the writer
+// does not get on: it may wait for the processor that this thread holds.
 inline steering::KeyVerdict Verdicts::read(const Slot& slot, uint32_t key) noexcept {
-  for (;;) {
+  for (int tries = 0; tries < tries_max; ++tries) {
     const uint32_t before = slot.version.load(std::memory_order_acquire);
     const bool hit = slot.key.load(std::memory_order_acquire) == key;
     Words words;
@@ -79,6 +81,7 @@ inline steering::KeyVerdict Verdicts::read(const Slot& slot, uint32_t key) noexc
       memcpy(static_cast<void*>(&verdict), words.all.data(), sizeof verdict);
     return verdict;
   }
+  return {};
 }
 
 inline steering::KeyVerdict Verdicts::find(uint32_t key) const noexcept {

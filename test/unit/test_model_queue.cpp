@@ -3,6 +3,7 @@
 // of its table is walked, and the table is the one that model/README.md shows.
 #include "catch.h"
 #include "model/queue.h"
+#include "model/receipt.h"
 #include "provider/real.h"
 #include "steering/opcode.h"
 #include "test_world.h"
@@ -125,6 +126,7 @@ struct Stand {
   Seat* seat = nullptr;
   SoftLane* lane = nullptr;
   int pieces = 1; // a request goes out in so many turns
+  bool short_of_memory = false;
   int returned = 0;
   std::vector<uint64_t> landed;
 };
@@ -140,6 +142,8 @@ struct Soft final : Way {
       stand->seat->device.post(r, r.wr, 0, *this);
       return Step::issued;
     }
+    if (stand->short_of_memory)
+      throw std::bad_alloc();
     const auto pieces = static_cast<uint64_t>(stand->pieces);
     if (r.sent < pieces) {
       stand->lane->put(r);
@@ -380,12 +384,80 @@ TEST_CASE("an answer to a release is nobody's, though request 0 is under way", "
   transfer::ReplyHeader reply{};
   reply.run = r.run = b.messages.header(r, transfer::Kind::release).run;
   r.owner = &owner;
+  r.asked = true;
   reply.kind = static_cast<uint8_t>(transfer::Kind::release);
   b.messages.on_reply(reply, {});
   CHECK(owner.answers == 0);
-  reply.kind = static_cast<uint8_t>(transfer::Kind::grant); // this one would be its
+  reply.kind = static_cast<uint8_t>(transfer::Kind::grant); // this one is its
   b.messages.on_reply(reply, {});
   CHECK(owner.answers == 1);
+  b.messages.on_reply(reply, {}); // and once
+  CHECK(owner.answers == 1);
+}
+
+TEST_CASE("a flushed marker says that the queue pair is in error", "[queue]") {
+  Bench b;
+  b.post(IBV_WR_RDMA_WRITE, false);
+  b.become_virtual();
+  b.post(IBV_WR_RDMA_WRITE);
+  REQUIRE(b.device.posted.size() == 2);
+  CHECK(b.device.posted[1].wr_id == model::marker_bit);
+  b.land(model::marker_bit, flushed);
+  // No marker more; what waited for it goes the way of all that is posted now.
+  REQUIRE(b.device.posted.size() == 3);
+  CHECK(b.device.posted[2].wr_id == 1);
+  b.land(1, flushed);
+  CHECK(b.statuses() == Statuses{flushed});
+  CHECK(b.ring.empty());
+}
+
+TEST_CASE("what has begun starts anew when its key ends before all of it is sent", "[queue]") {
+  Bench b;
+  b.stand_.pieces = 2;
+  b.become_virtual();
+  b.post(IBV_WR_RDMA_WRITE);
+  REQUIRE(b.ring.at(0).stage == Stage::carried);
+  const std::vector<uint32_t> other{5};
+  const std::vector<uint32_t> its{0};
+  b.queue.on_keys_ended(other);
+  CHECK(b.ring.at(0).stage == Stage::carried);
+  b.known.key = {b.known.key.epoch + 1, KeyVerdict::Kind::unknown};
+  b.queue.on_keys_ended(its);
+  CHECK(b.ring.at(0).stage == Stage::queued);
+  CHECK(b.ring.at(0).parts == 0);
+  CHECK(b.asked_key != 0);
+}
+
+TEST_CASE("where memory is short a post is refused, and leaves nothing behind", "[queue]") {
+  Bench b;
+  b.become_virtual();
+  b.stand_.short_of_memory = true;
+  const auto refused = b.post(IBV_WR_RDMA_WRITE);
+  CHECK(refused.why == ENOMEM);
+  CHECK(refused.seq == 0);
+  CHECK(b.ring.empty());
+  b.stand_.short_of_memory = false;
+  CHECK(b.post(IBV_WR_RDMA_WRITE).why == 0);
+  b.answer(0);
+  CHECK(b.statuses() == Statuses{success});
+}
+
+TEST_CASE("what a handler foretold is an immediate's, and no message's", "[queue]") {
+  using model::Receipt;
+  model::Receipts receipts;
+  receipts.expect({.number = 1, .bytes = 16});
+  receipts.expect({.number = 2, .bytes = 32});
+  ibv_wc wc{};
+  wc.byte_len = 64;
+  wc.opcode = IBV_WC_RECV; // the first immediate was lost on UC, say
+  const Receipt message = receipts.consume(wc);
+  CHECK(message.bytes == 64);
+  CHECK(message.source == Receipt::Source::staged);
+  wc.byte_len = 0;
+  wc.opcode = IBV_WC_RECV_RDMA_WITH_IMM;
+  const Receipt immediate = receipts.consume(wc);
+  CHECK(immediate.bytes == 32);
+  CHECK(immediate.source == Receipt::Source::in_place);
 }
 
 TEST_CASE("a half by software, then the device", "[queue]") {
