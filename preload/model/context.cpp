@@ -89,7 +89,7 @@ void Context::close() {
 }
 
 void Context::in_child(bool had_queues) {
-  new (&lock_) std::mutex;
+  new (&lock_) Mutex;
   new (&links_) std::shared_ptr<link::Progress>; // leaked: it is the parent's
   links_in_use_.store(nullptr);
   regions_.in_child();

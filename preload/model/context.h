@@ -5,10 +5,9 @@
 #include "link/progress.h"
 #include "registration/regions.h"
 #include "registration/staging.h"
+#include "world/sync.h"
 
-#include <atomic>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 
@@ -70,11 +69,11 @@ private:
   std::string device_;
   uint64_t copy_below_;
   registration::Regions regions_;
-  std::mutex lock_;
+  Mutex lock_;
   std::unordered_map<ibv_pd*, std::shared_ptr<Pd>> pds_;
   ibv_pd* own_pd_ = nullptr;
   std::shared_ptr<link::Progress> links_;
-  std::atomic<link::Progress*> links_in_use_{nullptr};
+  Atomic<link::Progress*> links_in_use_{nullptr};
 };
 
 } // namespace adverb::model

@@ -10,10 +10,9 @@
 #include "model/kick.h"
 #include "provider/ops.h"
 #include "steering/completion.h"
+#include "world/sync.h"
 
-#include <atomic>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 #include <vector>
 
@@ -100,7 +99,7 @@ private:
 
   // Recursive, as a program may arm the queue or destroy a queue pair between ibv_start_poll and
   // ibv_end_poll, which no provider forbids.
-  std::recursive_mutex poll_lock_;
+  RecursiveMutex poll_lock_;
   struct Attached {
     CqUser* qp;
     uint32_t more;
@@ -109,7 +108,7 @@ private:
   size_t attached_ = 0;                        // sum of their `more`
   Completion current_;
 
-  std::mutex ready_lock_;
+  Mutex ready_lock_;
   std::vector<Completion> ready_; // ring
   size_t ready_head_ = 0;
   size_t ready_count_ = 0;
@@ -119,9 +118,9 @@ private:
   std::vector<uint32_t> marker_waiters_; // queue pair numbers, in the order they came
 
   bool closed_ = false; // poll_lock_
-  std::atomic<bool> drain_wanted_{false};
-  std::atomic<bool> drain_timer_{false};
-  std::atomic<unsigned> drain_round_{0};
+  Atomic<bool> drain_wanted_{false};
+  Atomic<bool> drain_timer_{false};
+  Atomic<unsigned> drain_round_{0};
 };
 
 } // namespace adverb::model

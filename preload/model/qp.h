@@ -23,11 +23,9 @@
 #include "policy/policy.h"
 #include "transfer/message_lane.h"
 #include "transfer/responder.h"
+#include "world/sync.h"
 
-#include <atomic>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <string>
 
 namespace adverb::model {
@@ -139,17 +137,17 @@ private:
   const uint32_t qpn_;
   const uint32_t extra_send_;
 
-  std::mutex lock_;
-  std::condition_variable unloaded_;
+  Mutex lock_;
+  ConditionVariable unloaded_;
   steering::Ring ring_;
   steering::Elements elements_;
   QpLane device_;
   transfer::MessageLane messages_;
   Queue send_;
   std::unique_ptr<ReceiveQueue> receive_; // null: SRQ
-  std::atomic<ibv_qp_state> state_{IBV_QPS_RESET};
+  Atomic<ibv_qp_state> state_{IBV_QPS_RESET};
   ibv_qp_state before_close_ = IBV_QPS_RESET;
-  std::atomic<unsigned> access_{0};
+  Atomic<unsigned> access_{0};
   ibv_qp_attr attr_{};            // what the program set so far
   std::vector<Built> build_list_; // as long as the longest list so far, so that none allocates
   size_t built_ = 0;              // of it, in the present list
@@ -157,7 +155,7 @@ private:
   int build_error_ = 0;
 
   uint64_t handle_ = 0;
-  std::atomic<steering::Peer> peer_{steering::Peer::unknown};
+  Atomic<steering::Peer> peer_{steering::Peer::unknown};
   bool may_link_ = false; // by policy and type
   Receipts receipts_;
 };

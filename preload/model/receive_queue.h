@@ -7,8 +7,8 @@
 
 #include "model/receipt.h"
 #include "registration/regions.h"
+#include "world/sync.h"
 
-#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -64,7 +64,7 @@ private:
   const ibv_pd* pd_;
   registration::Staging& staging_;
   const uint32_t sges_;
-  std::atomic<uint32_t> staged_{0};
+  Atomic<uint32_t> staged_{0};
   std::vector<Slot> slots_;
   std::vector<uint32_t> free_;
   std::vector<registration::Hold> holds_;

@@ -4,6 +4,7 @@
 
 #include "model/context.h"
 #include "model/receive_queue.h"
+#include "world/sync.h"
 
 #include <memory>
 #include <mutex>
@@ -35,7 +36,7 @@ private:
   std::shared_ptr<Context> context_;
   std::shared_ptr<Pd> pd_;
   ibv_srq* srq_;
-  std::mutex lock_;
+  Mutex lock_;
   ReceiveQueue receive_;
 };
 

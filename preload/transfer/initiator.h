@@ -12,10 +12,10 @@
 #include "link/channel.h"
 #include "transfer/messages.h"
 #include "transfer/verdicts.h"
+#include "world/sync.h"
 
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <unordered_map>
@@ -82,7 +82,7 @@ private:
 
   World& world_;
   const std::shared_ptr<link::Channel> channel_;
-  mutable std::mutex lock_;
+  mutable Mutex lock_;
   uint32_t unanswered_ = 0;
   bool lost_ = false;
   std::unordered_map<uint64_t, Source*> sources_;

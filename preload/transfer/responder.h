@@ -13,8 +13,8 @@
 
 #include "link/channel.h"
 #include "transfer/handler.h"
+#include "world/sync.h"
 
-#include <atomic>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -40,7 +40,7 @@ private:
   enum class State : uint8_t { free, waiting, running, later, answered };
 
   struct Slot {
-    std::atomic<State> state{State::free};
+    Atomic<State> state{State::free};
     uint64_t arrival = 0; // among the messages of the channel
     std::optional<link::RxBuffer> message;
     std::span<const std::byte> payload;

@@ -4,10 +4,10 @@
 
 #include "registration/regions.h"
 #include "transfer/told_keys.h"
+#include "world/sync.h"
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 
 namespace adverb::transfer {
@@ -47,7 +47,7 @@ public:
 
 private:
   KeyEnds key_ends_;
-  std::mutex lock_;
+  Mutex lock_;
   std::unordered_map<uint64_t, Target*> targets_;
 };
 

@@ -8,15 +8,14 @@
 #pragma once
 
 #include "steering/key_verdict.h"
+#include "world/sync.h"
 
 #include <array>
-#include <atomic>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <type_traits>
 
 namespace adverb::transfer {
@@ -43,9 +42,9 @@ private:
   static_assert(std::is_trivially_copyable_v<steering::KeyVerdict>);
 
   struct Slot {
-    std::atomic<uint32_t> version;
-    std::atomic<uint32_t> key;
-    std::array<std::atomic<uint64_t>, std::tuple_size_v<decltype(Words::all)>> words;
+    Atomic<uint32_t> version;
+    Atomic<uint32_t> key;
+    std::array<Atomic<uint64_t>, std::tuple_size_v<decltype(Words::all)>> words;
   };
   struct Free {
     void operator()(Slot* slots) const noexcept;
@@ -60,7 +59,7 @@ private:
   Slot* of(uint32_t key) const noexcept; // lock held
 
   std::unique_ptr<Slot[], Free> slots_;
-  std::mutex lock_; // writers
+  Mutex lock_; // writers
   uint32_t epoch_ = 0;
   size_t victim_ = 0;
 };

@@ -3,7 +3,7 @@
 """What libadverb.so has of its own that is writable and static, read from its symbol table: nothing
 but what stands in LIST with a reason. All else belongs to a World (preload/world), of which a process
 may hold two. And the keyword thread_local stands in world/sync.h alone, whose wrapper fibres can
-carry along."""
+carry along; locks and atomics bear its names where a simulation needs that."""
 
 import os
 import re
@@ -34,6 +34,9 @@ LIST = {
     r"adverb::ThreadLocal<.*>::get\(\)::value": "each thread's own, behind the wrapper",
 }
 
+# Where a simulation may put fibres in the place of threads.
+ROOMS = ("link", "model", "registration", "steering", "transfer")
+
 WRITABLE = (".data", ".bss", ".tdata", ".tbss")
 
 
@@ -61,6 +64,21 @@ def report(name, findings):
     return not findings
 
 
+def spelled(pattern, *folders):
+    """The lines of code in these folders, but for the wrappers' own file, in which it stands."""
+    sources = subprocess.run(
+        ["git", "ls-files", *(f"{folder}/*{end}" for folder in folders for end in (".h", ".cpp"))],
+        capture_output=True, text=True, check=True).stdout.split()
+    lines = []
+    for path in sources:
+        if path == "preload/world/sync.h" or not os.path.exists(path):
+            continue
+        with open(path, encoding="utf-8") as file:
+            lines += [f"{path}:{number}: {line.strip()}" for number, line in enumerate(file, 1)
+                      if re.search(pattern, line.split("//")[0])]
+    return lines
+
+
 def main():
     library = os.path.join(os.environ["ADVERB_BUILD"], "preload", "libadverb.so")
     found = [(section, plain(name)) for section, name in statics(library)]
@@ -70,16 +88,10 @@ def main():
          if not any(re.fullmatch(pattern, name) for pattern in LIST)}))
     good &= report("every reason has its object", [
         pattern for pattern in LIST if not any(re.fullmatch(pattern, name) for _, name in found)])
-    sources = subprocess.run(["git", "ls-files", "preload/*.h", "preload/*.cpp"], capture_output=True,
-                             text=True, check=True).stdout.split()
-    lines = []
-    for path in sources:
-        if path == "preload/world/sync.h" or not os.path.exists(path):
-            continue
-        with open(path, encoding="utf-8") as file:
-            lines += [f"{path}:{number}: {line.strip()}" for number, line in enumerate(file, 1)
-                      if re.search(r"\bthread_local\b", line.split("//")[0])]
-    good &= report("thread_local stands behind its wrapper only", lines)
+    good &= report("thread_local stands behind its wrapper only", spelled(r"\bthread_local\b", "preload"))
+    good &= report("rooms with threads name locks and atomics as world/sync.h does", spelled(
+        r"std::(atomic<|mutex\b|shared_mutex\b|recursive_mutex\b|condition_variable\b)",
+        *(f"preload/{room}" for room in ROOMS)))
     return 0 if good else 1
 
 
