@@ -81,9 +81,11 @@ public:
         means_.world.counters.count(Counter::staging_bytes, sge.length);
         hold.backend = this;
         hold.block = block;
-        hold.program = start;
-        hold.life = region.life;
-        hold.number = *region.life;
+        if (!use.copy_in) { // to be delivered
+          hold.program = start;
+          hold.life = region.life;
+          hold.number = *region.life;
+        }
         sge.addr = reinterpret_cast<uintptr_t>(block.data);
         sge.lkey = block.lkey;
         return 0;

@@ -71,7 +71,8 @@ struct Hold {
   Backend* backend = nullptr; // that made the element usable
   Window* window = nullptr;
   Block block;
-  std::byte* program = nullptr; // what the block stands for
+  // Of a block whose bytes are to be delivered:
+  std::byte* program = nullptr; // what it stands for
   // A region may end while elements of it are out. Its slot outlives it, and the number there is
   // another from then on.
   const uint64_t* life = nullptr;

@@ -175,6 +175,7 @@ void Regions::release(Staging& staging, Hold& hold) noexcept {
 }
 
 bool Regions::deliver(const Hold& hold, size_t bytes) const noexcept {
+  assert(hold.life != nullptr);
   const Shared held(lock_);
   return *hold.life == hold.number && hold.backend->deliver(hold, bytes);
 }
