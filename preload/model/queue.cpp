@@ -59,16 +59,13 @@ Queue::~Queue() {
 }
 
 [[gnu::always_inline]] inline bool Queue::lane_is_free(Request& r, steering::Lane& lane) {
-  // The device keeps a fence by itself, but not for bytes that are copied before it sees them. What
-  // has begun is past its fence, and has none against parts of its own.
-  const bool begins = r.stage == Stage::queued;
-  if (begins && steering::is_fenced_off(r, device_) &&
-      (&lane != &device_ || elements_.copies_out(r))) {
+  // The device keeps a fence by itself, but not for bytes that are copied before it sees them.
+  if (steering::is_fenced_off(r, device_) && (&lane != &device_ || elements_.copies_out(r))) {
     device_.want_drained(r);
     return false;
   }
   for (steering::Lane* const each : lanes_)
-    if ((begins && steering::is_fenced_off(r, *each)) ||
+    if (steering::is_fenced_off(r, *each) ||
         (each != &lane && steering::must_wait(r, *each, order_))) {
       each->want_drained(r);
       return false;

@@ -91,9 +91,10 @@ inline bool must_wait(const Request& next, const Lane& lane, Order order) noexce
   return !(order == Order::relaxed && next.wr.opcode == IBV_WR_RDMA_WRITE && lane.only_writes());
 }
 
-// Whether `next` has to wait until what the READs and atomics on `lane` bring is there.
+// Whether `next` has to wait until what the READs and atomics on `lane` bring is there. What has
+// begun is past its fence, and has none against parts of its own.
 inline bool is_fenced_off(const Request& next, const Lane& lane) noexcept {
-  return (next.wr.send_flags & IBV_SEND_FENCE) != 0 && lane.reads();
+  return (next.wr.send_flags & IBV_SEND_FENCE) != 0 && next.stage == Stage::queued && lane.reads();
 }
 
 // The program's own queue pair.
