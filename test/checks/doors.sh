@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-# The queue, the lanes and the choice name no way.
+# The queue, the lanes and the choice name no way; the simulation's oracle knows nothing of what it judges.
 # shellcheck source=test/checks/lib.sh
 . "$(dirname "$0")/lib.sh"
 
@@ -20,4 +20,10 @@ named() {
 }
 
 check_empty "queue, lanes and choice name no way" named
+
+known_to_oracle() {
+  grep -H '#include "' test/sim/oracle.h test/sim/oracle.cpp | grep -v '"oracle.h"'
+}
+
+check_empty "the oracle of test/sim includes headers of the language only" known_to_oracle
 finish

@@ -15,6 +15,7 @@ from results import FAILED, SKIPPED, Report, Result, summary
 SUITES = {
     "checks": host.run_folder,
     "unit": host.run_folder,
+    "sim": host.run_folder,
     "abi": host.run_folder,
     "preload": host.run_folder,
     "loopback": host.run_folder,

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// The provider of a schedule: RC queue pairs whose requests are carried out step by step, when the
+// schedule says so. Every step that a fabric could take next is offered; which one is taken is the
+// schedule's choice. What the rules of RC order is offered in order only.
+//
+// The life of a request: posted; carried out, its bytes read and written at the two ends; landed,
+// the data of a READ or atomic in the initiator's memory; completed. A request's local bytes are
+// read when it is carried out, not before.
+#pragma once
+
+#include "choices.h"
+#include "provider/real.h"
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <infiniband/verbs.h>
+
+namespace sim {
+
+class Fabric {
+public:
+  Fabric();
+  ~Fabric();
+  Fabric(const Fabric&) = delete;
+  Fabric& operator=(const Fabric&) = delete;
+
+  // The functions of the library, for Seams::real. Of one fabric at a time.
+  static const adverb::provider::Real& real();
+  // One more device; ibv_open_device of real() opens it.
+  ibv_device* device();
+
+  // Appends what could happen next.
+  void offer(std::vector<std::function<void()>>& steps);
+
+  uint64_t registrations() const { return mrs_.size(); }
+  bool loud = false; // prints what it is given, and what it reports
+  // What a program or library has done that a device may answer with anything.
+  std::vector<std::string> misuse;
+
+private:
+  struct Device;
+  struct Mr;
+  struct Cq;
+  struct Qp;
+  struct Request;
+  friend struct Verbs;
+
+  std::vector<std::unique_ptr<Device>> devices_;
+  std::map<uint32_t, std::unique_ptr<Mr>> mrs_; // by key
+  std::map<uint32_t, Qp*> qps_;                 // by number
+  uint32_t next_key_ = 0x1000;
+  uint32_t next_qpn_ = 0x100;
+};
+
+} // namespace sim

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+#include "links.h"
+
+#include <algorithm>
+
+namespace sim {
+
+namespace link = adverb::link;
+
+Channel::Channel(link::Progress& progress, Role role, uint32_t credits, size_t message_max)
+    : link::Channel(progress, role) {
+  credits_ = credits;
+  message_max_ = message_max;
+  version_ = 1;
+  for (uint32_t i = 0; i <= credits; ++i)
+    free_.push_back(memory_.emplace_back(new std::byte[message_max]).get());
+}
+
+std::byte* Channel::acquire() noexcept {
+  if (free_.empty() || down_) {
+    starved_ = true;
+    return nullptr;
+  }
+  std::byte* message = free_.back();
+  free_.pop_back();
+  return message;
+}
+
+void Channel::send(std::byte* message, size_t bytes) noexcept {
+  if (!down_)
+    sent_.emplace_back(message, message + bytes);
+  sending_.push_back(message);
+}
+
+void Channel::abandon(std::byte* message) noexcept {
+  free_.push_back(message);
+}
+
+void Channel::close() noexcept {
+  down_ = true;
+  closing_ = true;
+}
+
+void Channel::open(link::Protocol& protocol) {
+  const std::lock_guard hold(progress().lock());
+  opened(protocol);
+}
+
+void Channel::end() {
+  down_ = true;
+  ended_ = true;
+  const std::lock_guard hold(progress().lock());
+  ended();
+}
+
+void Channel::take() {
+  auto message = std::move(peer->sent_.front());
+  peer->sent_.pop_front();
+  if (!user())
+    return;
+  uint32_t slot = 0;
+  if (received_.free.empty()) {
+    slot = static_cast<uint32_t>(received_.slots.size());
+    received_.slots.emplace_back();
+  } else {
+    slot = received_.free.back();
+    received_.free.pop_back();
+  }
+  ++received_.out;
+  received_.slots[slot] = std::move(message);
+  user()->on_message({received_, slot, received_.slots[slot]});
+}
+
+void Channel::finish_send() {
+  free_.push_back(sending_.front());
+  sending_.pop_front();
+  if (!std::exchange(starved_, false))
+    return;
+  const std::lock_guard hold(progress().lock());
+  if (user())
+    user()->on_tx_free();
+}
+
+void Net::offer(std::vector<std::function<void()>>& steps) {
+  for (const auto& channel : channels_) {
+    if (channel->coming())
+      steps.emplace_back([&c = *channel] {
+        const std::lock_guard hold(c.progress().lock());
+        c.take();
+      });
+    if (channel->unfinished())
+      steps.emplace_back([&c = *channel] { c.finish_send(); });
+    if (channel->over())
+      steps.emplace_back([&c = *channel] {
+        c.end();
+        c.peer->close(); // it hears of it
+      });
+  }
+}
+
+bool Net::quiet() const {
+  return std::ranges::none_of(
+      channels_, [](const auto& c) { return c->coming() || c->unfinished() || c->over(); });
+}
+
+void Links::serve(std::shared_ptr<link::Protocol> protocol) {
+  protocol_ = std::move(protocol);
+}
+
+void Links::publish(const link::LocalQp& qp) {
+  net_.published_.push_back({qp, this});
+}
+
+void Links::withdraw(uint32_t, ibv_device*, uint64_t handle) {
+  std::erase_if(net_.published_, [&](const auto& p) { return p.qp.handle == handle; });
+}
+
+void Links::bind(const link::LocalQp& qp, uint8_t, std::function<void(link::Bound)> done) {
+  world_.service.run([this, qp, done = std::move(done)] {
+    if (std::ranges::find(cancelled_, qp.handle) != cancelled_.end())
+      return;
+    for (const auto& theirs : net_.published_) {
+      if (theirs.qp.qpn != qp.dest_qpn)
+        continue;
+      const uint32_t credits = net_.choices.between(1, 6);
+      const size_t message_max = 512 << net_.choices.below(3);
+      auto client =
+          std::make_shared<Channel>(*progress_, link::Channel::Role::client, credits, message_max);
+      auto server = std::make_shared<Channel>(*theirs.links->progress_, link::Channel::Role::server,
+                                              credits, message_max);
+      client->peer = server.get();
+      server->peer = client.get();
+      client->open(*protocol_);
+      server->open(*theirs.links->protocol_);
+      net_.channels_.push_back(client);
+      net_.channels_.push_back(server);
+      mine_.push_back(client);
+      theirs.links->mine_.push_back(server);
+      done({link::Verdict::adverb, client, theirs.qp.handle, {}, true});
+      return;
+    }
+    done({link::Verdict::stock, nullptr, 0, "nobody has it", false});
+  });
+}
+
+void Links::cancel_bind(uint64_t handle) {
+  cancelled_.push_back(handle);
+}
+
+bool Links::Polled::progress() {
+  if (links.net_.choices.below(2) == 0)
+    return false;
+  for (const auto& channel : links.mine_)
+    if (channel->coming()) {
+      if (!lock_.try_lock())
+        return false;
+      const std::lock_guard hold(lock_, std::adopt_lock);
+      channel->take();
+      return true;
+    }
+  return false;
+}
+
+} // namespace sim

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// Links between the programs of a schedule: the channels that the real ones would make, each a list
+// of messages under way in each direction. A message arrives when the schedule says so, taken by
+// the receiver's service or by one of its polls.
+#pragma once
+
+#include "choices.h"
+#include "link/links.h"
+#include "world/world.h"
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace sim {
+
+class Channel;
+
+// What the links of one schedule share.
+class Net {
+public:
+  explicit Net(Choices& choices) : choices(choices) {}
+  void offer(std::vector<std::function<void()>>& steps);
+  // Every message has arrived.
+  bool quiet() const;
+
+  Choices& choices;
+
+private:
+  friend class Links;
+  struct Published {
+    adverb::link::LocalQp qp;
+    class Links* links;
+  };
+  std::vector<Published> published_;
+  std::vector<std::shared_ptr<Channel>> channels_;
+};
+
+// One end.
+class Channel final : public adverb::link::Channel {
+public:
+  Channel(adverb::link::Progress& progress, Role role, uint32_t credits, size_t message_max);
+
+  std::byte* acquire() noexcept override;
+  void send(std::byte* message, size_t bytes) noexcept override;
+  void abandon(std::byte* message) noexcept override;
+  void close() noexcept override;
+
+  void open(adverb::link::Protocol& protocol);
+  void end();
+  // Takes the oldest message that is under way to this end. The progress lock is held.
+  void take();
+  bool coming() const { return !peer->sent_.empty(); }
+  // Gives one buffer that was sent back to its sender.
+  bool unfinished() const { return !sending_.empty(); }
+  void finish_send();
+  bool over() const { return closing_ && !ended_; }
+  size_t buffers_out() const { return received_.out; }
+
+  Channel* peer = nullptr;
+
+private:
+  struct Received final : adverb::link::RxBuffer::Pool {
+    void take_back(uint32_t slot) noexcept override {
+      --out;
+      free.push_back(slot);
+    }
+    std::deque<std::vector<std::byte>> slots;
+    std::vector<uint32_t> free;
+    size_t out = 0;
+  };
+
+  std::vector<std::unique_ptr<std::byte[]>> memory_;
+  std::vector<std::byte*> free_;
+  std::deque<std::byte*> sending_;
+  std::deque<std::vector<std::byte>> sent_;
+  Received received_;
+  bool starved_ = false;
+  bool closing_ = false;
+  bool ended_ = false;
+};
+
+class Links final : public adverb::link::Links {
+public:
+  Links(adverb::World& world, Net& net) : world_(world), net_(net) {}
+
+  void serve(std::shared_ptr<adverb::link::Protocol> protocol) override;
+  void publish(const adverb::link::LocalQp& qp) override;
+  void connected(const adverb::link::LocalQp&) override {}
+  void withdraw(uint32_t, ibv_device*, uint64_t handle) override;
+  void bind(const adverb::link::LocalQp& qp, uint8_t,
+            std::function<void(adverb::link::Bound)> done) override;
+  void cancel_bind(uint64_t handle) override;
+  void probe(const adverb::link::LocalQp&, std::function<void(adverb::link::Bound)>) override {}
+  std::shared_ptr<adverb::link::Progress> progress(ibv_device*) override { return progress_; }
+  void await_probes() noexcept override {}
+
+private:
+  // A poll of the program may take what has arrived.
+  struct Polled final : adverb::link::Progress {
+    explicit Polled(Links& links) : links(links) {}
+    bool progress() override;
+    Links& links;
+  };
+
+  adverb::World& world_;
+  Net& net_;
+  std::shared_ptr<adverb::link::Protocol> protocol_;
+  std::shared_ptr<Polled> progress_ = std::make_shared<Polled>(*this);
+  std::vector<std::shared_ptr<Channel>> mine_;
+  std::vector<uint64_t> cancelled_;
+};
+
+} // namespace sim

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+#include "oracle.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace sim {
+
+const char* to_text(Kind kind) {
+  switch (kind) {
+  case Kind::write:
+    return "WRITE";
+  case Kind::write_imm:
+    return "WRITE_WITH_IMM";
+  case Kind::send:
+    return "SEND";
+  case Kind::read:
+    return "READ";
+  default:
+    return "FETCH_ADD";
+  }
+}
+
+void Oracle::found(const std::string& what) {
+  findings_.push_back(what);
+}
+
+std::string Oracle::name(const Known& operation) const {
+  return std::string(to_text(operation.kind)) + " " + std::to_string(operation.id) +
+         " of queue pair " + std::to_string(operation.qp);
+}
+
+void Oracle::connected(uint32_t qp, uint32_t owner, uint32_t peer, uint32_t there) {
+  Queue& queue = queues_[qp];
+  queue.owner = owner;
+  queue.peer = peer;
+  queue.there = there;
+}
+
+void Oracle::posted(Operation operation) {
+  Queue& queue = queues_[operation.qp];
+  Known known;
+  static_cast<Operation&>(known) = std::move(operation);
+  known.place = queue.operations.size();
+  known.at = ++now_;
+  auto& kept = all_[known.id] = std::move(known);
+  queue.operations.push_back(&kept);
+  queue.wrong |= kept.wrong;
+  if (loud)
+    printf("  %4llu  program %u posts %s%s%s%s of cells %u+%u%s\n",
+           static_cast<unsigned long long>(now_), queue.owner, name(kept).c_str(),
+           kept.signaled ? ", signaled" : "", kept.fenced ? ", fenced" : "",
+           kept.wrong ? ", wrong" : "", kept.target.cell, kept.target.count,
+           kept.from == never ? "" : (" from " + std::to_string(kept.from)).c_str());
+  if (kept.kind == Kind::send || kept.kind == Kind::write_imm)
+    queue.sent.push_back(&kept);
+}
+
+void Oracle::receive_posted(uint32_t qp, uint64_t id, uint32_t room) {
+  ++now_;
+  queues_[qp].receives.push_back({id, room});
+  if (loud)
+    printf("  %4llu  receive %llu is posted on queue pair %u\n",
+           static_cast<unsigned long long>(now_), static_cast<unsigned long long>(id), qp);
+}
+
+const Operation* Oracle::operation(uint64_t id) const {
+  const auto at = all_.find(id);
+  return at == all_.end() ? nullptr : &at->second;
+}
+
+// Its queue pair may fail for what came over the other.
+bool Oracle::troubled(const Queue& queue) const {
+  return queue.wrong || queues_.at(queue.peer).wrong;
+}
+
+void Oracle::brought(uint64_t id, std::vector<uint64_t> result) {
+  all_.at(id).result = std::move(result);
+}
+
+void Oracle::finish(Known& operation, Status status) {
+  operation.over = now_;
+  operation.status = status;
+  if (operation.kind == Kind::read && status == Status::success)
+    for (uint32_t i = 0; i < operation.target.count; ++i)
+      looks_.push_back({operation.target.there, operation.target.cell + i, operation.result.at(i),
+                        operation.at, now_, &operation, nullptr});
+}
+
+void Oracle::completed(const Completion& c) {
+  ++now_;
+  if (loud)
+    printf("  %4llu  %llu completes with %s on queue pair %u\n",
+           static_cast<unsigned long long>(now_), static_cast<unsigned long long>(c.id),
+           c.status_text.c_str(), c.qp);
+  const auto at = all_.find(c.id);
+  if (at == all_.end())
+    return found("a completion of a request that nobody posted: " + std::to_string(c.id));
+  Known& mine = at->second;
+  if (mine.qp != c.qp)
+    return found("the completion of " + name(mine) + " names queue pair " + std::to_string(c.qp));
+  if (mine.over != never)
+    return found(name(mine) + " completes a second time, or after a later one");
+  Queue& queue = queues_[c.qp];
+  // Those before it had no completion of their own: they were not to have one.
+  for (; queue.open < mine.place; ++queue.open) {
+    Known& silent = *queue.operations[queue.open];
+    if (silent.signaled || queue.failed)
+      found(name(mine) + " completes before " + name(silent));
+    finish(silent, Status::success);
+  }
+  queue.open = mine.place + 1;
+  finish(mine, c.status);
+  if (c.status == Status::success && !mine.signaled)
+    found(name(mine) + " completes with success, and was not signaled");
+  const bool right =
+      queue.failed ? c.status == Status::flushed
+      : mine.wrong
+          ? c.status == Status::remote_access || troubled(queues_[queue.peer])
+          : c.status == Status::success || (troubled(queue) && c.status != Status::remote_access);
+  if (!right || (mine.wrong && c.status == Status::success))
+    found(name(mine) + (mine.wrong ? ", which the peer must refuse, " : " ") + "completes with " +
+          c.status_text + (queue.failed ? " behind one that failed" : ""));
+  queue.failed |= c.status != Status::success;
+  if (c.status != Status::success)
+    return;
+  if (c.opcode_right == 0)
+    found(name(mine) + " completes with another's opcode");
+  const bool reads = mine.kind == Kind::read || mine.kind == Kind::fetch_add;
+  if (reads && c.byte_len != mine.target.count * sizeof(uint64_t))
+    found(name(mine) + " completes with byte_len " + std::to_string(c.byte_len));
+}
+
+void Oracle::received(const Completion& c, const std::vector<uint64_t>& got) {
+  ++now_;
+  last_received_ = nullptr;
+  if (loud)
+    printf("  %4llu  receive %llu completes with %s\n", static_cast<unsigned long long>(now_),
+           static_cast<unsigned long long>(c.id), c.status_text.c_str());
+  Queue& queue = queues_[c.qp];
+  if (queue.receives_done >= queue.receives.size())
+    return found("a receive completes on queue pair " + std::to_string(c.qp) + ", which has none");
+  const auto receive = queue.receives[queue.receives_done++];
+  if (receive.id != c.id)
+    found("receive " + std::to_string(c.id) + " completes before " + std::to_string(receive.id));
+  if (c.status == Status::flushed) {
+    queue.receives_flushed = true;
+    return;
+  }
+  if (queue.receives_flushed || c.status != Status::success)
+    found("receive " + std::to_string(c.id) + " completes with " + c.status_text);
+  const Queue& sender = queues_[queue.peer];
+  const size_t place = queue.receives_done - 1;
+  if (place >= sender.sent.size())
+    return found("receive " + std::to_string(c.id) + " completes, and nothing was sent");
+  const Known& message = *sender.sent[place];
+  last_received_ = &message;
+  if (c.with_imm != (message.kind == Kind::write_imm))
+    found("receive " + std::to_string(c.id) + " of " + name(message) + " has another's opcode");
+  if (c.with_imm && c.imm != static_cast<uint32_t>(message.id))
+    found("receive " + std::to_string(c.id) + " has the immediate of another than " +
+          name(message));
+  arrivals_.push_back({&message, c.id, c.byte_len, got});
+}
+
+void Oracle::judge(const Arrival& arrival) {
+  const Known& message = *arrival.message;
+  if (message.from != never && all_.at(message.from).result.empty())
+    return; // nobody knows what it carries
+  const auto values = values_of(message);
+  const auto who = [&] {
+    return "receive " + std::to_string(arrival.receive) + " of " + name(message) + " has ";
+  };
+  const size_t words = message.kind == Kind::send ? values.size() : message.target.count;
+  if (arrival.byte_len != words * sizeof(uint64_t))
+    return found(who() + "byte_len " + std::to_string(arrival.byte_len));
+  if (message.kind != Kind::send)
+    return;
+  for (size_t i = 0; i < values.size(); ++i)
+    if (values[i] != arrival.found[i])
+      return found(who() + "other bytes at word " + std::to_string(i));
+}
+
+// What an operation carries. Of a READ that is not over: not known yet, none.
+std::vector<uint64_t> Oracle::values_of(const Known& operation) const {
+  if (operation.from == never)
+    return operation.values;
+  auto values = all_.at(operation.from).result;
+  values.resize(std::min(values.size(), static_cast<size_t>(operation.target.count)));
+  return values;
+}
+
+void Oracle::looked(uint32_t program, uint32_t cell, uint64_t value, uint64_t after) {
+  ++now_;
+  looks_.push_back(
+      {program, cell, value, now_, now_, nullptr, after == never ? nullptr : &all_.at(after)});
+}
+
+// Whether `a` has taken effect before `b` can.
+bool Oracle::before(const Known& a, const Known& b) const {
+  if (a.qp == b.qp)
+    return a.place < b.place && (a.kind != Kind::read || b.fenced);
+  return a.status == Status::success && a.over < b.at;
+}
+
+bool Oracle::before(const Known& write, const Look& look) const {
+  if (write.over != never && write.status != Status::success)
+    return false; // nobody knows whether it did
+  if (look.read != nullptr)
+    return before(write, *look.read);
+  return write.over < look.from ||
+         (look.after != nullptr && write.qp == look.after->qp && write.place <= look.after->place);
+}
+
+// Whether the write cannot have taken effect before the look.
+bool Oracle::after(const Known& write, const Look& look) const {
+  if (write.at > look.until)
+    return true;
+  return look.read != nullptr && before(*look.read, write);
+}
+
+void Oracle::judge(const Look& look) {
+  const auto who = [&] {
+    return (look.read != nullptr ? name(*look.read) : "program " + std::to_string(look.program)) +
+           " finds in cell " + std::to_string(look.cell) + " of program " +
+           std::to_string(look.program) + " ";
+  };
+  const auto& writers = writers_[{look.program, look.cell}];
+  const Known* source = nullptr;
+  for (const Known* write : writers) {
+    const auto values = values_of(*write);
+    const uint32_t at = look.cell - write->target.cell;
+    if (at < values.size() && values[at] == look.value && (look.value != 0 || write->from != never))
+      source = write;
+  }
+  if (source == nullptr && look.value != 0)
+    return found(who() + "what nobody wrote there: " + std::to_string(look.value));
+  if (source != nullptr && source->wrong)
+    return found(who() + "the bytes of the refused " + name(*source));
+  if (source != nullptr && after(*source, look))
+    return found(who() + "the bytes of the later " + name(*source));
+  for (const Known* between : writers)
+    if (between != source && !between->wrong && before(*between, look) &&
+        (source == nullptr || before(*source, *between)))
+      return found(who() + (source == nullptr ? "nothing" : "the bytes of " + name(*source)) +
+                   ", which " + name(*between) + " has overwritten");
+}
+
+void Oracle::ended(const std::vector<std::vector<uint64_t>>& cells) {
+  ++now_;
+  std::map<std::pair<uint32_t, uint32_t>, std::vector<const Known*>> adders;
+  for (auto& [id, operation] : all_) {
+    const Queue& queue = queues_[operation.qp];
+    if (operation.over == never && (operation.signaled || queue.failed))
+      found(name(operation) + " never completes");
+    else if (operation.over == never && !troubled(queue))
+      operation.over = now_; // all is quiet: it must have been carried out
+    if (operation.kind == Kind::write || operation.kind == Kind::write_imm)
+      for (uint32_t i = 0; i < operation.target.count; ++i)
+        writers_[{operation.target.there, operation.target.cell + i}].push_back(&operation);
+    if (operation.kind == Kind::fetch_add)
+      adders[{operation.target.there, operation.target.cell}].push_back(&operation);
+  }
+  for (const auto& [number, queue] : queues_) {
+    const Queue& sender = queues_[queue.peer];
+    // What its sender has seen complete has arrived; a failed queue pair's receives are flushed.
+    size_t due = 0;
+    for (const Known* message : sender.sent)
+      due += message->over != never && message->status == Status::success ? 1 : 0;
+    if (queue.receives_done < std::min(due, queue.receives.size()))
+      found("queue pair " + std::to_string(number) + ": " + std::to_string(due) +
+            " messages were sent to it, and " + std::to_string(queue.receives_done) +
+            " receives completed");
+  }
+  for (uint32_t program = 0; program < programs_; ++program)
+    for (uint32_t cell = 0; cell < cells_; ++cell)
+      if (!adders.contains({program, cell}))
+        looks_.push_back(
+            {program, cell, cells[program][cell], now_ + 1, now_ + 1, nullptr, nullptr});
+  for (const Look& look : looks_)
+    judge(look);
+  for (const Arrival& arrival : arrivals_)
+    judge(arrival);
+  // Each adds one: whoever finds n is the one after n others.
+  for (auto& [where, operations] : adders) {
+    std::set<uint64_t> results;
+    size_t unsure = 0;
+    for (const Known* one : operations) {
+      if (one->over == never || one->status != Status::success || one->result.empty()) {
+        ++unsure;
+        continue;
+      }
+      if (!results.insert(one->result[0]).second)
+        found(name(*one) + " finds " + std::to_string(one->result[0]) + ", as another does");
+      for (const Known* other : operations)
+        if (other->over != never && other->status == Status::success && !other->result.empty() &&
+            before(*one, *other) && one->result[0] >= other->result[0])
+          found(name(*other) + " finds less than the earlier " + name(*one));
+    }
+    const uint64_t sum = cells[where.first][where.second];
+    if (sum < results.size() || sum > results.size() + unsure)
+      found("cell " + std::to_string(where.second) + " of program " + std::to_string(where.first) +
+            " counts " + std::to_string(sum) + " of " + std::to_string(operations.size()) +
+            " FETCH_ADDs");
+  }
+}
+
+} // namespace sim

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// What the verbs allow. It is told what programs post, what they are told in return and what they
+// see in memory, and knows nothing of any code between: neither of adverb's nor of a device's.
+//
+// Memory is cells of 64 bits, and every write puts a value of its own into each: so a value in a
+// cell names the request that it came from, and half of one is nobody's. For two requests the
+// oracle knows whether one is *before* the other:
+//   - of one queue pair, in the order they were posted; but what is posted after a READ, and has no
+//     fence, may pass it (IBTA, Volume 1, table of ordering rules);
+//   - of any two, where the program had seen one complete when the other was posted.
+// A look at a cell, by a READ or by the program that owns it, may find what a write put there
+// unless another write must lie between the two. That is a necessary condition, never a wrong
+// alarm.
+//
+// A request is over when its completion, or that of a later one of its queue pair, was polled.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace sim {
+
+constexpr uint64_t never = UINT64_MAX;
+
+enum class Kind : uint8_t { write, write_imm, send, read, fetch_add };
+const char* to_text(Kind kind);
+
+// A range of cells that peers of a program may reach; `there` is the program.
+struct Target {
+  uint32_t there = 0;
+  uint32_t cell = 0;
+  uint32_t count = 0;
+};
+
+// What the program asked for, and what it knows of it.
+struct Operation {
+  uint64_t id = 0; // its wr_id; unlike that of all others
+  uint32_t qp = 0; // numbers of the schedule's own
+  Kind kind = Kind::write;
+  bool signaled = true;
+  bool fenced = false;
+  bool wrong = false; // a key or range that the peer must refuse
+  Target target;      // writes, reads, atomics
+  // What it carries, for writes and sends. Where that is an earlier READ's result, `from`.
+  std::vector<uint64_t> values;
+  uint64_t from = never;
+};
+
+enum class Status : uint8_t { success, remote_access, flushed, other };
+
+struct Completion {
+  uint64_t id = 0;
+  uint32_t qp = 0;
+  Status status = Status::success;
+  std::string status_text;
+  int opcode_right = -1; // 1, 0: whether it is the request's; -1: not to be judged
+  uint32_t byte_len = 0;
+  bool with_imm = false;
+  uint32_t imm = 0;
+};
+
+class Oracle {
+public:
+  explicit Oracle(uint32_t programs, uint32_t cells) : cells_(cells), programs_(programs) {}
+
+  // Queue pair `qp` of program `owner` is connected to `peer` of program `there`.
+  void connected(uint32_t qp, uint32_t owner, uint32_t peer, uint32_t there);
+
+  void posted(Operation operation);
+  void receive_posted(uint32_t qp, uint64_t id, uint32_t room);
+  // Before completed(), of a READ or atomic that is over by it: what lies in the program's buffer.
+  void brought(uint64_t id, std::vector<uint64_t> result);
+  void completed(const Completion& completion);
+  // Completions of receives. `found`: what lies in the buffer now.
+  void received(const Completion& completion, const std::vector<uint64_t>& found);
+  // The program that owns it looked at a cell. `after`: id of a message it has just received, with
+  // which all that its sender posted before must be there; or never.
+  void looked(uint32_t program, uint32_t cell, uint64_t value, uint64_t after);
+  // The schedule is over: `cells` is what every program's memory holds.
+  void ended(const std::vector<std::vector<uint64_t>>& cells);
+
+  // Where a message's data went to, for looked().
+  const Operation* operation(uint64_t id) const;
+  // The message that a receive completion just reported; null: none is due.
+  const Operation* last_received() const { return last_received_; }
+
+  void found(const std::string& what); // breaks a rule
+  const std::vector<std::string>& findings() const { return findings_; }
+  size_t operations() const { return all_.size(); }
+
+  bool loud = false; // prints what it is told
+
+private:
+  struct Known : Operation {
+    uint64_t place = 0; // among those of its queue pair
+    uint64_t at = 0;    // moment it was posted
+    uint64_t over = never;
+    Status status = Status::success;
+    std::vector<uint64_t> result;
+  };
+  struct Queue {
+    uint32_t owner = 0;
+    uint32_t peer = 0;
+    uint32_t there = 0;
+    std::vector<Known*> operations;
+    size_t open = 0;          // the first that is not over
+    bool failed = false;      // a completion with error was polled
+    bool wrong = false;       // a request that must be refused was posted
+    std::vector<Known*> sent; // that take a receive of the peer's
+    struct Receive {
+      uint64_t id;
+      uint32_t room;
+    };
+    std::vector<Receive> receives;
+    size_t receives_done = 0;
+    bool receives_flushed = false;
+  };
+  // A READ, or a look by the owner.
+  struct Look {
+    uint32_t program, cell;
+    uint64_t value;
+    uint64_t from, until; // moments
+    const Known* read;    // null: the owner
+    const Known* after;   // of whose queue pair all that came before is there
+  };
+
+  struct Arrival {
+    const Known* message;
+    uint64_t receive;
+    uint32_t byte_len;
+    std::vector<uint64_t> found;
+  };
+
+  bool before(const Known& a, const Known& b) const;
+  bool before(const Known& write, const Look& look) const;
+  bool after(const Known& write, const Look& look) const;
+  void finish(Known& operation, Status status);
+  bool troubled(const Queue& queue) const;
+  void judge(const Look& look);
+  void judge(const Arrival& arrival);
+  std::vector<uint64_t> values_of(const Known& operation) const;
+  std::string name(const Known& operation) const;
+
+  uint32_t cells_;
+  uint32_t programs_;
+  uint64_t now_ = 0;
+  std::map<uint64_t, Known> all_;
+  std::map<uint32_t, Queue> queues_;
+  std::vector<Look> looks_;
+  std::vector<Arrival> arrivals_; // judged at the end: a READ's result may be known later
+  std::map<std::pair<uint32_t, uint32_t>, std::vector<const Known*>> writers_; // made at the end
+  const Known* last_received_ = nullptr;
+  std::vector<std::string> findings_;
+};
+
+} // namespace sim

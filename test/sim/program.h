@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// One program of a schedule, under adverb: what it posts, polls and looks at is random, what it may
+// rely on is not. It keeps the rules of a program: a buffer that a request reads or fills is left
+// alone until the request is over, and no more is outstanding than its queues take.
+#pragma once
+
+#include "choices.h"
+#include "device.h"
+#include "links.h"
+#include "oracle.h"
+
+#include "model/verbs.h"
+#include "policy/policy.h"
+#include "world/world.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace sim {
+
+struct Clock final : adverb::Clock {
+  std::chrono::nanoseconds now() noexcept override { return time; }
+  std::chrono::nanoseconds time{1};
+};
+
+struct Entropy final : adverb::Entropy {
+  void fill(void* to, size_t bytes) noexcept override {
+    for (size_t i = 0; i < bytes; ++i)
+      static_cast<unsigned char*>(to)[i] = static_cast<unsigned char>(next >> 8 * (i % 8));
+    ++next;
+  }
+  uint64_t next = 1;
+};
+
+// Tasks in their order, timers at their time; each a step of the schedule's.
+struct Service final : adverb::service::Service {
+  explicit Service(Clock& clock) : clock(clock) {}
+  void watch(int, uint32_t, std::function<void(uint32_t)>) override {}
+  void change(int, uint32_t) override {}
+  void unwatch(int) override {}
+  void run(std::function<void()> task) override { tasks.push_back(std::move(task)); }
+  uint64_t after(std::chrono::nanoseconds delay, std::function<void()> task) override {
+    timers.emplace(clock.time + delay, std::pair{++last_timer, std::move(task)});
+    return last_timer;
+  }
+  void cancel(uint64_t timer) override {
+    std::erase_if(timers, [&](const auto& t) { return t.second.first == timer; });
+  }
+  void own_fd(int) noexcept override {}
+  void disown_fd(int) noexcept override {}
+  bool on_thread() const noexcept override { return true; }
+
+  Clock& clock;
+  std::deque<std::function<void()>> tasks;
+  std::multimap<std::chrono::nanoseconds, std::pair<uint64_t, std::function<void()>>> timers;
+  uint64_t last_timer = 0;
+};
+
+// Not a word, unless a schedule is replayed for a person.
+struct Words final : adverb::observe::LogSink {
+  void line(adverb::observe::LogLevel level, std::string_view text) noexcept override;
+  bool loud = false;
+};
+
+class Program {
+public:
+  // In cells of 8 bytes. What peers reach is `shared`; `own` is the program's buffers.
+  static constexpr uint32_t shared_cells = 512;
+  static constexpr uint32_t counter_cells = 2; // of the shared ones the last, for atomics
+  static constexpr uint32_t slots = 28;
+  static constexpr uint32_t receives_max = 3; // of a queue pair; slots are kept for them
+  static constexpr uint32_t slot_cells = 160;
+
+  Program(uint32_t number, Choices& choices, Fabric& fabric, Net& net, Oracle& oracle,
+          const adverb::policy::Policy& policy, bool loud);
+  ~Program();
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  // Queue pair `number` of the schedule, connected by connect().
+  void make_qp(uint32_t number);
+  void connect(uint32_t number, Program& peer, uint32_t peer_number);
+
+  // Does one thing.
+  void step();
+  void poll();
+  // Takes what completes, and receives what comes, but posts no request. False: there was nothing.
+  bool wind_up();
+  void offer(std::vector<std::function<void()>>& steps);
+  bool offer_late(std::vector<std::function<void()>>& steps);
+  // Posts nothing any more.
+  bool done() const {
+    return budget_ == 0 ||
+           std::ranges::all_of(queues_, [](const auto& queue) { return queue->failed; });
+  }
+  bool idle() const;
+  std::vector<uint64_t> shared() const;
+  void close();
+
+  std::vector<std::string> trouble; // what a verb answered and should not have
+
+private:
+  struct Queue {
+    ibv_qp* qp = nullptr;
+    uint32_t number = 0;
+    Program* peer = nullptr;
+    uint32_t depth = 0;
+    uint32_t open = 0;     // requests that may hold a place
+    uint32_t receives = 0; // posted
+    bool all_signaled = false;
+    bool failed = false;
+    std::vector<uint64_t> order; // ids, oldest first, of those that hold a place
+  };
+
+  void post();
+  void post_receive(Queue& queue);
+  int poll(ibv_cq* cq, int most);
+  void look();
+  bool fill(Queue& queue, Operation& operation, ibv_send_wr& wr, std::vector<ibv_sge>& sges);
+  void on_request(Queue& queue, const ibv_wc& wc);
+  void on_receive(Queue& queue, const ibv_wc& wc);
+  void use(uint64_t id, uint32_t slot);
+  void release(uint64_t id);
+  uint64_t* cells_of(uint32_t slot);
+
+  const uint32_t number_;
+  Choices& choices_;
+  Oracle& oracle_;
+  Clock clock_;
+  Entropy entropy_;
+  Service service_{clock_};
+  Words words_;
+
+public:
+  adverb::World world;
+
+private:
+  adverb::model::Verbs verbs_{world};
+  std::span<uint64_t> shared_;
+  std::span<uint64_t> own_;
+  ibv_context* context_ = nullptr;
+  ibv_pd* pd_ = nullptr;
+  ibv_mr* shared_mr_ = nullptr;
+  ibv_mr* own_mr_ = nullptr;
+  std::vector<ibv_cq*> cqs_;
+  std::vector<std::unique_ptr<Queue>> queues_;
+  std::map<uint64_t, uint32_t> slots_; // of what is outstanding, by id
+  std::vector<uint32_t> free_;
+  std::vector<uint32_t> users_ = std::vector<uint32_t>(slots); // of each slot
+  uint64_t next_id_;
+  uint64_t next_value_;
+  uint32_t budget_; // requests still to be posted
+};
+
+} // namespace sim

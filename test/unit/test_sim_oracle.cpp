@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// The oracle of the simulation, told of histories that are right, and of the same with one thing
+// wrong.
+#include "../sim/oracle.h"
+#include "catch.h"
+
+#include <string>
+
+using namespace sim;
+
+namespace {
+
+// Two programs, one connection: queue pair 0 of program 0, queue pair 1 of program 1.
+struct History {
+  History() {
+    oracle.connected(0, 0, 1, 1);
+    oracle.connected(1, 1, 0, 0);
+  }
+  Operation& next(Kind kind, uint32_t cell, bool fenced = false) {
+    operation = {};
+    operation.id = ++id;
+    operation.kind = kind;
+    operation.fenced = fenced;
+    operation.target = {1, cell, 1};
+    if (kind == Kind::write || kind == Kind::write_imm || kind == Kind::send)
+      operation.values = {100 + id};
+    return operation;
+  }
+  uint64_t post(Kind kind, uint32_t cell = 0, bool fenced = false) {
+    next(kind, cell, fenced);
+    oracle.posted(operation);
+    return id;
+  }
+  void complete(uint64_t which, Status status = Status::success) {
+    oracle.completed({which, 0, status, "a status", 1,
+                      oracle.operation(which)->kind == Kind::read ? 8U : 0U, false, 0});
+  }
+  void read(uint64_t which, uint64_t value) {
+    oracle.brought(which, {value});
+    complete(which);
+  }
+  void arrive(uint64_t receive, uint64_t value, uint32_t bytes = 8) {
+    oracle.received({receive, 1, Status::success, "a status", -1, bytes, false, 0}, {value, 0});
+  }
+  // What is found, with these cells at the end.
+  std::string end(uint64_t first = 0, uint64_t second = 0) {
+    oracle.ended({{0, 0}, {first, second}});
+    return oracle.findings().empty() ? "" : oracle.findings().front();
+  }
+  Oracle oracle{2, 2};
+  Operation operation;
+  uint64_t id = 0;
+};
+
+bool says(const std::string& finding, const char* what) {
+  INFO(finding);
+  return finding.find(what) != std::string::npos;
+}
+
+} // namespace
+
+TEST_CASE("a history that keeps the rules is right") {
+  History h;
+  const auto one = h.post(Kind::write);
+  const auto two = h.post(Kind::write);
+  h.complete(one);
+  h.complete(two);
+  const auto three = h.post(Kind::read);
+  h.read(three, 102);
+  CHECK(h.end(102).empty());
+}
+
+TEST_CASE("each request completes once, in order, and in the end") {
+  History h;
+  const auto one = h.post(Kind::write);
+  const auto two = h.post(Kind::write);
+  SECTION("twice") {
+    h.complete(one);
+    h.complete(one);
+    h.complete(two);
+    CHECK(says(h.end(102), "a second time"));
+  }
+  SECTION("the later one first") {
+    h.complete(two);
+    CHECK(says(h.end(102), "completes before WRITE 1"));
+  }
+  SECTION("never") {
+    h.complete(one);
+    CHECK(says(h.end(102), "never completes"));
+  }
+  SECTION("one that was not to report success") {
+    h.complete(one);
+    h.complete(two);
+    h.next(Kind::write, 1).signaled = false;
+    h.oracle.posted(h.operation);
+    h.complete(3);
+    CHECK(says(h.end(102, 103), "was not signaled"));
+  }
+}
+
+TEST_CASE("a status that nothing gives cause for is wrong") {
+  History h;
+  const auto one = h.post(Kind::write);
+  SECTION("an error of a good request") {
+    h.complete(one, Status::remote_access);
+    CHECK(says(h.end(), "completes with"));
+  }
+  SECTION("success of one that must be refused") {
+    h.complete(one);
+    h.next(Kind::write, 1).wrong = true;
+    h.oracle.posted(h.operation);
+    h.complete(2);
+    CHECK(says(h.end(101), "must refuse"));
+  }
+  SECTION("success behind one that failed") {
+    h.complete(one);
+    h.next(Kind::write, 1).wrong = true;
+    h.oracle.posted(h.operation);
+    h.post(Kind::write);
+    h.complete(2, Status::remote_access);
+    h.complete(3);
+    CHECK(says(h.end(101), "behind one that failed"));
+  }
+}
+
+TEST_CASE("writes of a queue pair take effect in order, and what is complete is there") {
+  History h;
+  const auto one = h.post(Kind::write);
+  const auto two = h.post(Kind::write);
+  h.complete(one);
+  h.complete(two);
+  SECTION("the earlier one stands at the end") {
+    CHECK(says(h.end(101), "has overwritten"));
+  }
+  SECTION("neither stands there") {
+    CHECK(says(h.end(0), "has overwritten"));
+  }
+  SECTION("half of one") {
+    CHECK(says(h.end(77), "what nobody wrote"));
+  }
+  SECTION("the owner still sees nothing") {
+    h.oracle.looked(1, 0, 0, never);
+    CHECK(says(h.end(102), "has overwritten"));
+  }
+}
+
+TEST_CASE("a READ may be passed by what follows it, unless that has a fence") {
+  const bool fenced = GENERATE(false, true);
+  History h;
+  const auto one = h.post(Kind::read);
+  const auto two = h.post(Kind::write, 0, fenced);
+  h.read(one, 102);
+  h.complete(two);
+  if (fenced)
+    CHECK(says(h.end(102), "later WRITE"));
+  else
+    CHECK(h.end(102).empty());
+}
+
+TEST_CASE("a READ finds what its queue pair has written before") {
+  History h;
+  const auto one = h.post(Kind::write);
+  const auto two = h.post(Kind::read);
+  h.complete(one);
+  h.read(two, 0);
+  CHECK(says(h.end(101), "has overwritten"));
+}
+
+TEST_CASE("a message is whole, is the one that is due, and comes behind what was written") {
+  History h;
+  h.oracle.receive_posted(1, 50, 8);
+  h.oracle.receive_posted(1, 51, 8);
+  const auto one = h.post(Kind::write);
+  const auto two = h.post(Kind::send);
+  h.complete(one);
+  h.complete(two);
+  SECTION("right") {
+    h.arrive(50, 102);
+    h.oracle.looked(1, 0, 101, two);
+    CHECK(h.end(101).empty());
+  }
+  SECTION("other bytes") {
+    h.arrive(50, 101);
+    CHECK(says(h.end(101), "other bytes"));
+  }
+  SECTION("another length") {
+    h.arrive(50, 102, 16);
+    CHECK(says(h.end(101), "byte_len"));
+  }
+  SECTION("another receive") {
+    h.arrive(51, 102);
+    CHECK(says(h.end(101), "completes before 50"));
+  }
+  SECTION("none") {
+    CHECK(says(h.end(101), "receives completed"));
+  }
+  SECTION("twice") {
+    h.arrive(50, 102);
+    h.arrive(51, 102);
+    CHECK(says(h.end(101), "nothing was sent"));
+  }
+}
+
+TEST_CASE("what was written before a message is there with it, complete or not") {
+  History h;
+  h.oracle.receive_posted(1, 50, 8);
+  const auto one = h.post(Kind::write);
+  const auto two = h.post(Kind::send);
+  h.arrive(50, 102);
+  h.oracle.looked(1, 0, 0, two);
+  h.complete(one);
+  h.complete(two);
+  CHECK(says(h.end(101), "has overwritten"));
+}
+
+TEST_CASE("atomics count each other") {
+  History h;
+  const auto one = h.post(Kind::fetch_add, 1);
+  const auto two = h.post(Kind::fetch_add, 1);
+  const auto result = [&](uint64_t which, uint64_t value) {
+    h.oracle.brought(which, {value});
+    h.oracle.completed({which, 0, Status::success, "a status", 1, 8, false, 0});
+  };
+  result(one, 0);
+  SECTION("right") {
+    result(two, 1);
+    CHECK(h.end(0, 2).empty());
+  }
+  SECTION("one is lost") {
+    result(two, 0);
+    CHECK(says(h.end(0, 1), "FETCH_ADD"));
+  }
+  SECTION("one is done twice") {
+    result(two, 1);
+    CHECK(says(h.end(0, 3), "counts 3 of 2"));
+  }
+}
