@@ -3,7 +3,6 @@
 // of its table is walked, and the table is the one that model/README.md shows.
 #include "catch.h"
 #include "model/queue.h"
-#include "model/receipt.h"
 #include "provider/real.h"
 #include "steering/opcode.h"
 #include "test_world.h"
@@ -440,24 +439,6 @@ TEST_CASE("where memory is short a post is refused, and leaves nothing behind", 
   CHECK(b.post(IBV_WR_RDMA_WRITE).why == 0);
   b.answer(0);
   CHECK(b.statuses() == Statuses{success});
-}
-
-TEST_CASE("what a handler foretold is an immediate's, and no message's", "[queue]") {
-  using model::Receipt;
-  model::Receipts receipts;
-  receipts.expect({.number = 1, .bytes = 16});
-  receipts.expect({.number = 2, .bytes = 32});
-  ibv_wc wc{};
-  wc.byte_len = 64;
-  wc.opcode = IBV_WC_RECV; // the first immediate was lost on UC, say
-  const Receipt message = receipts.consume(wc);
-  CHECK(message.bytes == 64);
-  CHECK(message.source == Receipt::Source::staged);
-  wc.byte_len = 0;
-  wc.opcode = IBV_WC_RECV_RDMA_WITH_IMM;
-  const Receipt immediate = receipts.consume(wc);
-  CHECK(immediate.bytes == 32);
-  CHECK(immediate.source == Receipt::Source::in_place);
 }
 
 TEST_CASE("a half by software, then the device", "[queue]") {
