@@ -58,8 +58,14 @@ void last_byte(Case& c) {
   }
 }
 
-// A spinning reader of an aligned 8-byte value sees only values that were written, in order.
-void aligned_words(Case& c) {
+// 768 WRITEs of an aligned 8-byte value under the eyes of a spinning reader.
+struct Spun {
+  bool written;
+  bool last_is_there;
+  SpinResult seen;
+};
+
+Spun write_words(Case& c) {
   PairOptions o;
   Pair p(c, c.a, c.b, o);
   constexpr uint64_t target = 256;
@@ -84,10 +90,23 @@ void aligned_words(Case& c) {
     good = good && l.n == 1 && l.wc[0].status == IBV_WC_SUCCESS && l.wc[0].wr_id == counter;
   }
   SpinResult r = (*p.b.s)(StopSpin{});
-  c.expect("writes", "768 words written", good);
-  c.expect("reader", "no torn value", r.torn == 0);
-  c.expect("reader", "no value older than one seen before", r.backward == 0);
-  c.expect("reader", "last value", peek(p.b, target) == value(counter));
+  return {good, peek(p.b, target) == value(counter), r};
+}
+
+// A spinning reader of an aligned 8-byte value sees only values that were written, in order.
+// The loopback device stores by process_vm_writev. Where the CPU has FSRM (fast short rep mov) the
+// kernel copies even eight bytes by one `rep movsb`, which an interrupt may cut between two bytes;
+// the reader then sees the half that is there until the writer runs again. That takes an interrupt
+// within nanoseconds, so one of a few tries goes without; a device or a responder that stores in
+// pieces is seen in each.
+void aligned_words(Case& c) {
+  Spun spun = write_words(c);
+  for (int again = 0; again < 4 && spun.seen.torn != 0; ++again)
+    spun = write_words(c);
+  c.expect("writes", "768 words written", spun.written);
+  c.expect("reader", "no torn value", spun.seen.torn == 0);
+  c.expect("reader", "no value older than one seen before", spun.seen.backward == 0);
+  c.expect("reader", "last value", spun.last_is_there);
 }
 
 // Whoever is told by a receive completion sees the WRITE posted before it.
