@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// Two programs under adverb in one process, each in a World of its own, with the whole of the
+// library between their verbs and a provider that is a table of functions. No thread, no device, no
+// socket; nothing happens but what the test runs.
+#pragma once
+
+#include "catch.h"
+#include "fake_channel.h"
+#include "fake_fabric.h"
+#include "link/links.h"
+#include "model/verbs.h"
+#include "policy/policy.h"
+#include "test_world.h"
+#include "transfer/protocol.h"
+
+#include <cstring>
+#include <vector>
+
+namespace adverb::test {
+
+// Joins the programs' links: a bind finds the queue pair its own is connected to, and the channel
+// is two lists.
+class Joint {
+public:
+  struct Pair {
+    std::shared_ptr<FakeChannel> client;
+    std::shared_ptr<FakeChannel> server;
+  };
+
+  // Carries what has been sent, once around; true if there was anything.
+  bool carry() {
+    bool any = false;
+    for (Pair& pair : pairs) {
+      any |= carry(*pair.client, *pair.server);
+      any |= carry(*pair.server, *pair.client);
+    }
+    return any;
+  }
+
+  struct Published {
+    link::LocalQp qp;
+    class JoinedLinks* links;
+  };
+  std::vector<Published> published;
+  std::vector<Pair> pairs;
+
+private:
+  static bool carry(FakeChannel& from, FakeChannel& to) {
+    bool any = false;
+    while (from.sent() != 0) {
+      to.receive(from.take());
+      any = true;
+    }
+    return any;
+  }
+};
+
+class JoinedLinks final : public link::Links {
+public:
+  JoinedLinks(World& world, Joint& joint) : world_(world), joint_(joint) {}
+
+  void serve(std::shared_ptr<link::Protocol> protocol) override { protocol_ = std::move(protocol); }
+  void publish(const link::LocalQp& qp) override { joint_.published.push_back({qp, this}); }
+  void connected(const link::LocalQp&) override {}
+  void withdraw(uint32_t, ibv_device*, uint64_t handle) override {
+    std::erase_if(joint_.published, [&](const auto& p) { return p.qp.handle == handle; });
+  }
+  void bind(const link::LocalQp& qp, uint8_t, std::function<void(link::Bound)> done) override {
+    world_.service.run([this, qp, done = std::move(done)] {
+      for (const auto& theirs : joint_.published) {
+        if (theirs.qp.qpn != qp.dest_qpn)
+          continue;
+        const auto size = FakeChannel::Size{.credits = 4, .message_max = 4096};
+        Joint::Pair pair{
+            std::make_shared<FakeChannel>(*progress_, link::Channel::Role::client, size),
+            std::make_shared<FakeChannel>(*theirs.links->progress_, link::Channel::Role::server,
+                                          size)};
+        pair.client->open(*protocol_);
+        pair.server->open(*theirs.links->protocol_);
+        joint_.pairs.push_back(pair);
+        done({link::Verdict::adverb, pair.client, theirs.qp.handle, {}, true});
+        return;
+      }
+      done({link::Verdict::stock, nullptr, 0, "nobody has it", false});
+    });
+  }
+  void cancel_bind(uint64_t) override {}
+  void probe(const link::LocalQp&, std::function<void(link::Bound)>) override {}
+  std::shared_ptr<link::Progress> progress(ibv_device*) override { return progress_; }
+  void await_probes() noexcept override {}
+
+private:
+  World& world_;
+  Joint& joint_;
+  std::shared_ptr<link::Protocol> protocol_;
+  std::shared_ptr<FakeProgress> progress_ = std::make_shared<FakeProgress>();
+};
+
+// One program: a region, a completion queue and a queue pair, made by the managed verbs.
+struct Program {
+  struct Wanted {
+    ibv_comp_channel* channel = nullptr;
+    int cqe = 16;
+    ibv_qp_cap cap{8, 8, 1, 1, 0};
+  };
+  Program(FakeFabric& fabric, Joint& joint, const policy::Policy& policy, const Wanted& wanted)
+      : bench(&FakeFabric::real(), &policy) {
+    auto links = std::make_shared<JoinedLinks>(bench.world, joint);
+    links->serve(transfer::make_protocol(
+        bench.world, std::make_shared<transfer::Handlers>(transfer::handler_list()),
+        bench.world.targets()));
+    bench.world.parts.links.put(std::move(links));
+    context = verbs.open_device(fabric.device());
+    pd = verbs.alloc_pd(context);
+    mr = verbs.reg_mr(pd, memory.data(), memory.size(),
+                      IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
+    cq = verbs.create_cq(context, wanted.cqe, nullptr, wanted.channel, 0);
+    ibv_qp_init_attr init{};
+    init.send_cq = init.recv_cq = cq;
+    init.qp_type = IBV_QPT_RC;
+    init.cap = wanted.cap;
+    qp = verbs.create_qp(pd, &init);
+  }
+  ~Program() {
+    verbs.destroy_qp(qp);
+    verbs.destroy_cq(cq);
+    verbs.dereg_mr(mr);
+    verbs.dealloc_pd(pd);
+    verbs.close_device(context);
+  }
+
+  void connect(const Program& to) {
+    ibv_qp_attr attr{};
+    attr.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+    attr.qp_state = IBV_QPS_INIT;
+    REQUIRE(verbs.modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_ACCESS_FLAGS) == 0);
+    attr.qp_state = IBV_QPS_RTR;
+    attr.dest_qp_num = to.qp->qp_num;
+    REQUIRE(verbs.modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_DEST_QPN) == 0);
+    attr.qp_state = IBV_QPS_RTS;
+    REQUIRE(verbs.modify_qp(qp, &attr, IBV_QP_STATE) == 0);
+  }
+
+  int post(ibv_wr_opcode opcode, uint64_t id, size_t at, uint32_t bytes, const Program& to,
+           size_t there, uint32_t rkey, unsigned flags = IBV_SEND_SIGNALED) {
+    ibv_sge sge{address(at), bytes, mr->lkey};
+    ibv_send_wr wr{};
+    wr.wr_id = id;
+    wr.sg_list = &sge;
+    wr.num_sge = 1;
+    wr.opcode = opcode;
+    wr.send_flags = flags;
+    wr.wr.rdma = {to.address(there), rkey};
+    ibv_send_wr* bad = nullptr;
+    return model::post_send(*verbs.managed(qp), &wr, &bad);
+  }
+  int receive(uint64_t id, size_t at, uint32_t bytes) {
+    ibv_sge sge{address(at), bytes, mr->lkey};
+    ibv_recv_wr wr{};
+    wr.wr_id = id;
+    wr.sg_list = &sge;
+    wr.num_sge = 1;
+    ibv_recv_wr* bad = nullptr;
+    return model::post_recv(*verbs.managed(qp), &wr, &bad);
+  }
+  std::vector<ibv_wc> poll(int most = 16) {
+    std::vector<ibv_wc> all(static_cast<size_t>(most));
+    const int n = model::poll_cq(*verbs.managed(cq), most, all.data());
+    REQUIRE(n >= 0);
+    all.resize(static_cast<size_t>(n));
+    return all;
+  }
+  uintptr_t address(size_t at) const { return reinterpret_cast<uintptr_t>(memory.data() + at); }
+  uint64_t count(observe::Counter c) { return bench.world.counters.value(c); }
+
+  world_test::Bench bench;
+  model::Verbs verbs{bench.world};
+  std::vector<unsigned char> memory = std::vector<unsigned char>(1 << 16);
+  ibv_context* context = nullptr;
+  ibv_pd* pd = nullptr;
+  ibv_mr* mr = nullptr;
+  ibv_cq* cq = nullptr;
+  ibv_qp* qp = nullptr;
+};
+
+struct Two {
+  explicit Two(Program::Wanted wanted = {}, const char* profile = "unpinned")
+      : loaded(policy::load_profile(profile)), a(fabric, joint, *loaded.policy, wanted),
+        b(fabric, joint, *loaded.policy, wanted) {
+    a.connect(b);
+    b.connect(a);
+    settle();
+  }
+  // Everything that can happen without a program or the clock has happened.
+  void settle() {
+    do {
+      a.bench.service.run_tasks();
+      b.bench.service.run_tasks();
+    } while (joint.carry());
+  }
+
+  policy::Loaded loaded;
+  FakeFabric fabric;
+  Joint joint;
+  Program a;
+  Program b;
+};
+
+inline void fill(Program& p, unsigned seed) {
+  for (size_t i = 0; i < p.memory.size(); ++i)
+    p.memory[i] = static_cast<unsigned char>(i * 7 + seed);
+}
+
+} // namespace adverb::test
