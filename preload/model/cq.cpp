@@ -129,31 +129,32 @@ int Cq::absorb_extended(int most) {
   return rc == ENOENT ? taken : -1;
 }
 
-bool Cq::absorb(int most) {
+int Cq::absorb(int most) {
   // The plain poll tells all but these; and librxe 44 repeats completions when an extended poll is
   // ended after the queue ran empty, which the extended interface asks for.
   constexpr uint64_t extended_only =
       IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK |
       IBV_WC_EX_WITH_CVLAN | IBV_WC_EX_WITH_FLOW_TAG | IBV_WC_EX_WITH_TM_INFO;
   if (ex_ops.start_poll != nullptr && (wc_flags_ & extended_only) != 0)
-    return absorb_extended(most) >= 0;
+    return absorb_extended(most);
   std::array<ibv_wc, 16> batch;
-  while (most > 0) {
-    const int ask = std::min<int>(most, batch.size());
+  int taken = 0;
+  while (taken < most) {
+    const int ask = std::min<int>(most - taken, batch.size());
     const int got = context_.world().provider.ops(cq_->context).poll_cq(cq_, ask, batch.data());
     if (got < 0)
-      return false;
+      return -1;
     for (int i = 0; i < got; ++i) {
       Completion c;
       c.wc = batch[static_cast<size_t>(i)];
       absorb_one(c);
     }
+    taken += got;
     if (got < ask)
       break;
-    most -= got;
   }
   pass_marker_on();
-  return true;
+  return taken;
 }
 
 int Cq::poll(int entries, ibv_wc* wc) {
@@ -168,13 +169,21 @@ int Cq::poll(int entries, ibv_wc* wc) {
   }
   // Even with enough at hand one look at the provider is due while a kick is out: its completion
   // must not pile up under a program that takes one completion per wake-up.
-  const int missing =
-      entries - static_cast<int>(std::min<size_t>(have, static_cast<size_t>(entries)));
-  bool ok = true;
-  if (missing > 0 || kicked)
-    ok = absorb(std::max(missing, 1));
-  const int n = pop(entries, wc);
-  return n == 0 && !ok ? -1 : n;
+  int missing = entries - static_cast<int>(std::min<size_t>(have, static_cast<size_t>(entries)));
+  if (missing == 0 && kicked)
+    missing = 1;
+  // Fewer than asked for says that the queue is empty, and some programs sleep then: what the
+  // provider gave may all have been adverb's own.
+  int n = 0;
+  for (;;) {
+    const int got = missing > 0 ? absorb(missing) : 0;
+    n += pop(entries - n, wc + n);
+    if (got < 0)
+      return n == 0 ? -1 : n;
+    if (got < missing || n >= entries)
+      return n;
+    missing = entries - n;
+  }
 }
 
 int Cq::arm(int solicited_only) {
@@ -209,11 +218,10 @@ int Cq::start_poll(ibv_poll_cq_attr* attr) {
 }
 
 int Cq::next_poll() {
-  if (!pop(current_)) {
-    if (!absorb(16))
-      return EIO;
-    if (!pop(current_))
-      return ENOENT;
+  constexpr int some = 16;
+  for (int got = some; !pop(current_); got = absorb(some)) {
+    if (got < some)
+      return got < 0 ? EIO : ENOENT;
   }
   auto* ex = reinterpret_cast<ibv_cq_ex*>(cq_);
   ex->wr_id = current_.wc.wr_id;

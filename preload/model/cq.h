@@ -84,7 +84,9 @@ public:
   void marker_landed();
 
 private:
-  bool absorb(int most); // poll_lock_ held; false: the provider failed
+  // Takes up to `most` of the provider's; poll_lock_ held. How many: less is all there were, -1 it
+  // failed.
+  int absorb(int most);
   int absorb_extended(int most);
   void absorb_one(const Completion& completion);
   void pass_marker_on(); // poll_lock_ held
