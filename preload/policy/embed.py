@@ -21,7 +21,7 @@ def literal(path):
 
 
 def main(output, schema, default, *profiles):
-    named = sorted((pathlib.Path(p).stem, p) for p in profiles)
+    named = sorted((pathlib.Path(p).stem, p) for p in (default, *profiles))
     lines = [
         "// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause",
         "// Made by embed.py from the files of policy/.",

@@ -116,13 +116,11 @@ int list(int argc, char** argv) {
 
 int show(int argc, char** argv) {
   const std::string_view name = argc > 1 ? argv[1] : "default";
-  std::vector<std::string_view> names = {"default", "schema"};
+  std::vector<std::string_view> names = {"schema"};
   const auto print = [](std::string_view text) {
     fwrite(text.data(), 1, text.size(), stdout);
     return status_ok;
   };
-  if (name == "default")
-    return print(policy::embedded_default);
   if (name == "schema")
     return print(policy::embedded_schema);
   for (const policy::EmbeddedProfile& profile : policy::embedded_profiles) {

@@ -47,7 +47,6 @@ run() { # policy or stock, mode
   [ "$2" = inline ] || words+=(ADVERB_LOOPBACK_INLINE=0)
   if [ "$1" != stock ]; then
     [ -e "$here/policies/$1.json" ] && policy=$here/policies/$1.json
-    [ "$1" = default ] && policy=$here/../../policy/default.json
     words+=("ADVERB_POLICY=$policy" "LD_PRELOAD=${runtime:+$runtime:}$adverb")
   fi
   # shellcheck disable=SC2016 # expanded by the inner shell
