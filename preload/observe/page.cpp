@@ -144,7 +144,8 @@ void SharedPage::start(const Identity& identity) noexcept {
   try {
     log_.resume();
     describe(identity);
-    open();
+    if (!kept_private_)
+      open();
     log_.info("adverb {}: library {}, policy {}, provider {} {}", ADVERB_VERSION, identity.library,
               identity.policy, identity.provider, identity.devices);
   } catch (...) {

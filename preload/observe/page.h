@@ -31,7 +31,9 @@ struct Identity {
 /// The page of one adverb; a process has one, for its file is named after the process. Any thread.
 class SharedPage {
 public:
-  SharedPage(Counters& counters, Log& log) noexcept : counters_(counters), log_(log) {}
+  /// `kept_private`: no file, whatever comes; counts stay in memory of this adverb alone.
+  SharedPage(Counters& counters, Log& log, bool kept_private = false) noexcept
+      : counters_(counters), log_(log), kept_private_(kept_private) {}
   SharedPage(const SharedPage&) = delete;
   SharedPage& operator=(const SharedPage&) = delete;
 
@@ -68,6 +70,7 @@ private:
 
   Counters& counters_;
   Log& log_;
+  const bool kept_private_;
   PageHeader own_{}; // while there is no file
   std::atomic<PageHeader*> header_{&own_};
   Page* page_ = nullptr; // mapped; written before header_

@@ -45,6 +45,7 @@ struct Seams {
   const policy::Policy* policy = nullptr; ///< null: as environment and files say
   model::Edge* edge = nullptr;            ///< null: calls come to the model by no patched pointer
   observe::LogSink* log_sink = nullptr;   ///< null: stderr or a file, as Log::open() is told
+  bool shared_page = true;                ///< false: its counts lie in no file for others to read
 };
 
 class World {

@@ -89,7 +89,8 @@ Program::Program(uint32_t number, Choices& choices, Fabric& fabric, Net& net, Or
                                                                   .service = service_,
                                                                   .real = &Fabric::real(),
                                                                   .policy = &policy,
-                                                                  .log_sink = &words_}),
+                                                                  .log_sink = &words_,
+                                                                  .shared_page = false}),
       shared_(memory_of(number, 0, shared_cells)), own_(memory_of(number, 1, slots * slot_cells)),
       next_id_((number + 1) * 1'000'000ULL), next_value_((number + 1) * 1'000'000'000'000ULL),
       budget_(choices.between(8, 40)) {

@@ -2,14 +2,23 @@
 #include "test_world.h"
 #include "catch.h"
 
+#include "observe/directory.h"
+
 #include <chrono>
 #include <memory>
+#include <string>
 #include <thread>
+
+#include <unistd.h>
 
 using namespace adverb;
 using observe::Counter;
 using observe::Gauge;
 using world_test::Bench;
+using world_test::CountingEntropy;
+using world_test::Lines;
+using world_test::ManualClock;
+using world_test::ManualService;
 
 TEST_CASE("two Worlds of one process count and log apart", "[world]") {
   Bench one;
@@ -61,6 +70,26 @@ TEST_CASE("the real library and the policy can be a test's own", "[world]") {
   CHECK(bench.world.provider.real().ibv_dealloc_pd(nullptr) == 42);
   CHECK(bench.world.provider.real().ibv_reg_mr == nullptr);
   CHECK(&bench.world.policy() == loaded.policy.get());
+}
+
+TEST_CASE("a World may keep its counts in no file", "[world]") {
+  ManualClock clock;
+  CountingEntropy entropy;
+  ManualService service{clock};
+  Lines lines;
+  World world({.clock = clock,
+               .entropy = entropy,
+               .service = service,
+               .log_sink = &lines,
+               .shared_page = false});
+  world.page.start({"library", "policy", "provider", "device"});
+  world.counters.count(Counter::kicks);
+  CHECK(world.page.started());
+  CHECK(world.counters.value(Counter::kicks) == 1);
+  CHECK(std::string(world.page.header().library) == "library");
+  // Of this process and still mapped, if there is one: it would be in the list.
+  for (const auto& page : observe::find_pages(observe::own_directories(), geteuid()))
+    CHECK(page.name.pid != getpid());
 }
 
 TEST_CASE("making a World opens nothing and takes microseconds", "[world]") {

@@ -88,7 +88,8 @@ struct Bench {
                .service = service,
                .real = real,
                .policy = policy,
-               .log_sink = &lines}) {}
+               .log_sink = &lines,
+               .shared_page = false}) {}
 
   ManualClock clock;
   CountingEntropy entropy;
