@@ -34,6 +34,32 @@ void push_completion(Process& process, uint32_t owner, char* arena, uint64_t off
   process.ring(owner, kLookAtCqs);
 }
 
+namespace {
+
+void clean(Cq& cq, uint32_t number) {
+  std::lock_guard poll_lock(cq.poll_mutex);
+  CqShared& shared = *cq.shared;
+  RobustLock lock(shared.producer);
+  auto* entries = cq.process->at<Completion>(shared.entries);
+  const uint64_t tail = shared.tail.load(std::memory_order_relaxed);
+  uint64_t kept = shared.head.load(std::memory_order_relaxed);
+  for (uint64_t at = kept; at != tail; ++at)
+    if (entries[at % shared.capacity].qp_num != number)
+      entries[kept++ % shared.capacity] = entries[at % shared.capacity];
+  shared.tail.store(kept, std::memory_order_release);
+}
+
+} // namespace
+
+void clean_cqs_of(Qp& qp) {
+  if (!clean_cqs())
+    return;
+  ibv_qp* base = qp.base();
+  clean(*as<Cq>(base->recv_cq), base->qp_num);
+  if (base->send_cq != base->recv_cq)
+    clean(*as<Cq>(base->send_cq), base->qp_num);
+}
+
 void raise_qp_event(Process& process, QpSlot& qp, uint32_t bits) {
   const auto index = static_cast<uint32_t>(&qp - process.fabric().qp);
   const uint32_t owner = qp.process.load();

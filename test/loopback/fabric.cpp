@@ -97,12 +97,23 @@ std::string fabric_name() {
   return "adverb-loopback." + std::to_string(getuid());
 }
 
+namespace {
+
+bool switched_on(const char* name) {
+  const char* value = getenv(name);
+  return value != nullptr && *value == '1';
+}
+
+} // namespace
+
 bool reuse_numbers() {
-  static const bool reuse = [] {
-    const char* value = getenv("ADVERB_LOOPBACK_REUSE");
-    return value != nullptr && *value == '1';
-  }();
+  static const bool reuse = switched_on("ADVERB_LOOPBACK_REUSE");
   return reuse;
+}
+
+bool clean_cqs() {
+  static const bool clean = switched_on("ADVERB_LOOPBACK_CLEAN");
+  return clean;
 }
 
 uint64_t inline_bytes() {

@@ -136,6 +136,12 @@ struct SendWqe {
   ibv_sge sge[kMaxSge];
 };
 
+struct Qp;
+
+// complete.cpp. Takes the completions of a QP out of its CQs, if ADVERB_LOOPBACK_CLEAN says so: the
+// QP makes none any more.
+void clean_cqs_of(Qp& qp);
+
 struct Qp {
   ibv_qp_ex ex;
   bool extended;

@@ -120,6 +120,7 @@ private:
 };
 
 bool reuse_numbers();      // ADVERB_LOOPBACK_REUSE
+bool clean_cqs();          // ADVERB_LOOPBACK_CLEAN
 std::string fabric_name(); // ADVERB_LOOPBACK_FABRIC
 uint64_t inline_bytes();   // ADVERB_LOOPBACK_INLINE
 

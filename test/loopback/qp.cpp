@@ -170,6 +170,7 @@ int ibv_destroy_qp(ibv_qp* base) {
     std::lock_guard lock(qp->exec_mutex);
   }
   process.synchronize();
+  clean_cqs_of(*qp);
   purge_async(base->context, qp);
   await_acknowledged(base->mutex, base->cond, base->events_completed, qp->events_delivered);
   if (base->srq == nullptr)

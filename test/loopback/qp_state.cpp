@@ -165,6 +165,7 @@ int modify(Qp& qp, const ibv_qp_attr& attr, int mask) {
   if (to == IBV_QPS_RESET) {
     std::scoped_lock queues(qp.post_mutex, qp.recv_mutex);
     reset(qp);
+    clean_cqs_of(qp);
   } else if (to == IBV_QPS_ERR) {
     enter_error(qp);
   } else {

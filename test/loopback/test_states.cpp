@@ -74,6 +74,25 @@ TEST_CASE("RESET forgets both queues without completions") {
   CHECK(a.completion().status == IBV_WC_SUCCESS);
 }
 
+TEST_CASE("RESET and destroy clean the CQs, if so configured") {
+  const bool destroy = GENERATE(false, true);
+  End a(patient()), b(patient());
+  a.connect(b.address());
+  b.connect(a.address());
+  REQUIRE(a.receive(0, 8, 5) == 0);
+  REQUIRE(b.post(IBV_WR_SEND, a.address(), 0, 0, 8, IBV_SEND_SIGNALED, 6) == 0);
+  CHECK(b.completion().wr_id == 6); // a's receive is in its CQ now
+  if (destroy) {
+    REQUIRE(ibv_destroy_qp(a.qp) == 0);
+    a.qp = nullptr;
+  } else {
+    REQUIRE(a.move(IBV_QPS_RESET) == 0);
+  }
+  if (getenv("ADVERB_LOOPBACK_CLEAN") == nullptr)
+    CHECK(a.completion().wr_id == 5);
+  CHECK(a.quiet());
+}
+
 TEST_CASE("ERR flushes both queues in order") {
   End a(patient()), b;
   a.connect(b.address());
