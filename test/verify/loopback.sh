@@ -12,7 +12,7 @@ export LD_LIBRARY_PATH=$1
 work=$(mktemp -d)
 trap 'rm -rf "$work" /dev/shm/adverb-verify.$$.*' EXIT
 
-policies=(default unpinned mpi off small-pinned targets-unpinned)
+policies=(default unpinned mpi off none-relaxed small-pinned targets-unpinned)
 modes=(inline threaded)
 
 # Not on this device: it has no kernel that would deny a forked child its parent's queue pairs, and
@@ -20,7 +20,7 @@ modes=(inline threaded)
 absent=(--except 'peer.daemonised*' --except 'differs.*')
 
 case ${ADVERB_SANITIZER:-} in
-asan) policies=(default unpinned targets-unpinned) modes=(inline) ;;
+asan) policies=(default unpinned none-relaxed targets-unpinned) modes=(inline) ;;
 tsan)
   policies=(unpinned small-pinned) modes=(threaded)
   mapfile -t families < <("$verify" --list | cut -d. -f1 | sort -u | grep -vxE 'order|state|cq')
@@ -34,7 +34,8 @@ esac
 network=() at_a_time=1
 for try in "unshare -n" "unshare -rn"; do
   if $try ip link set lo up 2> /dev/null; then
-    network=($try) at_a_time=4
+    read -ra network <<< "$try"
+    at_a_time=4
     break
   fi
 done
@@ -44,7 +45,7 @@ runtime=$(ldd "$verify" | awk '$1 ~ /^lib(asan|tsan)\.so/ { print $3 }')
 run() { # policy or stock, mode
   local name=$1.$2 policy=$1
   local -a words=("ADVERB_LOOPBACK_FABRIC=adverb-verify.$$.$name")
-  [ "$2" = inline ] || words+=(ADVERB_LOOPBACK_INLINE=0)
+  [ "$2" = inline ] || words+=(ADVERB_LOOPBACK_INLINE=0 ADVERB_LOOPBACK_REUSE=1 ADVERB_LOOPBACK_CLEAN=1)
   if [ "$1" != stock ]; then
     [ -e "$here/policies/$1.json" ] && policy=$here/policies/$1.json
     words+=("ADVERB_POLICY=$policy" "LD_PRELOAD=${runtime:+$runtime:}$adverb")
