@@ -213,9 +213,9 @@ struct Verbs {
     // What was carried out and not answered, and what came behind it: the answer no longer counts.
     bool over = false;
     for (Request& r : qp.requests) {
-      over = over || r.stage != Stage::landed || r.status != IBV_WC_SUCCESS;
-      if (over && r.status == IBV_WC_SUCCESS)
-        r.status = IBV_WC_WR_FLUSH_ERR;
+      if (over || (r.stage != Stage::landed && r.status == IBV_WC_SUCCESS))
+        r.status = IBV_WC_WR_FLUSH_ERR; // also where it has failed: only the first says why
+      over = over || r.status != IBV_WC_SUCCESS;
       r.stage = Stage::landed;
     }
   }

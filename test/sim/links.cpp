@@ -98,6 +98,11 @@ void Net::offer(std::vector<std::function<void()>>& steps) {
   }
 }
 
+void Net::close() {
+  for (const auto& channel : channels_)
+    channel->end();
+}
+
 bool Net::quiet() const {
   return std::ranges::none_of(
       channels_, [](const auto& c) { return c->coming() || c->unfinished() || c->over(); });

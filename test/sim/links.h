@@ -23,6 +23,8 @@ class Net {
 public:
   explicit Net(Choices& choices) : choices(choices) {}
   void offer(std::vector<std::function<void()>>& steps);
+  // The programs are at their end: a channel and who uses it hold each other until then.
+  void close();
   // Every message has arrived.
   bool quiet() const;
 

@@ -45,6 +45,7 @@ void Oracle::posted(Operation operation) {
   known.at = ++now_;
   auto& kept = all_[known.id] = std::move(known);
   queue.operations.push_back(&kept);
+  kept.barred = is_barred(kept);
   queue.wrong |= kept.wrong;
   if (loud)
     printf("  %4llu  program %u posts %s%s%s%s of cells %u+%u%s\n",
@@ -72,6 +73,27 @@ const Operation* Oracle::operation(uint64_t id) const {
 // Its queue pair may fail for what came over the other.
 bool Oracle::troubled(const Queue& queue) const {
   return queue.wrong || queues_.at(queue.peer).wrong;
+}
+
+// Behind one that must be refused, which it may not pass.
+bool Oracle::is_barred(const Known& operation) const {
+  const auto& earlier = queues_.at(operation.qp).operations;
+  return std::ranges::any_of(
+      earlier, [&](const Known* one) { return one->wrong && before(*one, operation); });
+}
+
+// Posted when one end of its connection was known to be in error.
+bool Oracle::came_too_late(const Known& operation) const {
+  const Queue& queue = queues_.at(operation.qp);
+  return operation.at > queue.broken || operation.at > queues_.at(queue.peer).broken;
+}
+
+void Oracle::broken(uint32_t qp, std::vector<uint64_t> cells) {
+  Queue& queue = queues_[qp];
+  if (!errors_bar || queue.broken != never)
+    return;
+  queue.broken = ++now_;
+  queue.broken_memory = std::move(cells);
 }
 
 void Oracle::brought(uint64_t id, std::vector<uint64_t> result) {
@@ -118,9 +140,13 @@ void Oracle::completed(const Completion& c) {
       : mine.wrong
           ? c.status == Status::remote_access || troubled(queues_[queue.peer])
           : c.status == Status::success || (troubled(queue) && c.status != Status::remote_access);
-  if (!right || (mine.wrong && c.status == Status::success))
+  const bool late = c.status == Status::success && came_too_late(mine);
+  if (!right || late || (mine.wrong && c.status == Status::success))
     found(name(mine) + (mine.wrong ? ", which the peer must refuse, " : " ") + "completes with " +
-          c.status_text + (queue.failed ? " behind one that failed" : ""));
+          c.status_text +
+          (queue.failed ? " behind one that failed"
+           : late       ? ", posted when its connection was known to be in error"
+                        : ""));
   queue.failed |= c.status != Status::success;
   if (c.status != Status::success)
     return;
@@ -155,6 +181,9 @@ void Oracle::received(const Completion& c, const std::vector<uint64_t>& got) {
     return found("receive " + std::to_string(c.id) + " completes, and nothing was sent");
   const Known& message = *sender.sent[place];
   last_received_ = &message;
+  if (message.barred)
+    found("receive " + std::to_string(c.id) + " has " + name(message) +
+          ", which stands behind one that must be refused");
   if (c.with_imm != (message.kind == Kind::write_imm))
     found("receive " + std::to_string(c.id) + " of " + name(message) + " has another's opcode");
   if (c.with_imm && c.imm != static_cast<uint32_t>(message.id))
@@ -237,6 +266,9 @@ void Oracle::judge(const Look& look) {
     return found(who() + "what nobody wrote there: " + std::to_string(look.value));
   if (source != nullptr && source->wrong)
     return found(who() + "the bytes of the refused " + name(*source));
+  if (source != nullptr && source->barred)
+    return found(who() + "the bytes of " + name(*source) +
+                 ", which stands behind one that must be refused");
   if (source != nullptr && after(*source, look))
     return found(who() + "the bytes of the later " + name(*source));
   for (const Known* between : writers)
@@ -244,6 +276,24 @@ void Oracle::judge(const Look& look) {
         (source == nullptr || before(*source, *between)))
       return found(who() + (source == nullptr ? "nothing" : "the bytes of " + name(*source)) +
                    ", which " + name(*between) + " has overwritten");
+}
+
+// What lies in a program's memory at the end, and did not when it saw a queue pair in error, has
+// not come through that one.
+void Oracle::judge_barriers(const std::vector<std::vector<uint64_t>>& cells) {
+  for (const auto& [number, queue] : queues_) {
+    if (queue.broken == never)
+      continue;
+    const auto& now = cells[queue.owner];
+    for (const Known* write : queues_.at(queue.peer).operations)
+      for (uint32_t i = 0; i < write->values.size() && write->kind != Kind::send; ++i) {
+        const uint32_t cell = write->target.cell + i;
+        if (now[cell] == write->values[i] && queue.broken_memory[cell] != write->values[i])
+          return found(name(*write) + " has landed in cell " + std::to_string(cell) +
+                       " of program " + std::to_string(queue.owner) + " through queue pair " +
+                       std::to_string(number) + ", known to be in error");
+      }
+  }
 }
 
 void Oracle::ended(const std::vector<std::vector<uint64_t>>& cells) {
@@ -277,6 +327,7 @@ void Oracle::ended(const std::vector<std::vector<uint64_t>>& cells) {
       if (!adders.contains({program, cell}))
         looks_.push_back(
             {program, cell, cells[program][cell], now_ + 1, now_ + 1, nullptr, nullptr});
+  judge_barriers(cells);
   for (const Look& look : looks_)
     judge(look);
   for (const Arrival& arrival : arrivals_)
@@ -287,7 +338,7 @@ void Oracle::ended(const std::vector<std::vector<uint64_t>>& cells) {
     size_t unsure = 0;
     for (const Known* one : operations) {
       if (one->over == never || one->status != Status::success || one->result.empty()) {
-        ++unsure;
+        unsure += one->barred || one->wrong ? 0 : 1;
         continue;
       }
       if (!results.insert(one->result[0]).second)

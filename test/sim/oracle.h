@@ -80,6 +80,9 @@ public:
   // The program that owns it looked at a cell. `after`: id of a message it has just received, with
   // which all that its sender posted before must be there; or never.
   void looked(uint32_t program, uint32_t cell, uint64_t value, uint64_t after);
+  // The owner of queue pair `qp` has polled an error of it: the queue pair is in error, so from
+  // here on nothing lands through it. `cells`: what the owner's memory holds at this moment.
+  void broken(uint32_t qp, std::vector<uint64_t> cells);
   // The schedule is over: `cells` is what every program's memory holds.
   void ended(const std::vector<std::vector<uint64_t>>& cells);
 
@@ -92,7 +95,8 @@ public:
   const std::vector<std::string>& findings() const { return findings_; }
   size_t operations() const { return all_.size(); }
 
-  bool loud = false; // prints what it is told
+  bool loud = false;       // prints what it is told
+  bool errors_bar = false; // judges what passes through a queue pair known to be in error
 
 private:
   struct Known : Operation {
@@ -101,6 +105,7 @@ private:
     uint64_t over = never;
     Status status = Status::success;
     std::vector<uint64_t> result;
+    bool barred = false; // behind one that must be refused: it must have no effect
   };
   struct Queue {
     uint32_t owner = 0;
@@ -118,6 +123,8 @@ private:
     std::vector<Receive> receives;
     size_t receives_done = 0;
     bool receives_flushed = false;
+    uint64_t broken = never;             // the moment its owner saw that it is in error
+    std::vector<uint64_t> broken_memory; // of the owner, then
   };
   // A READ, or a look by the owner.
   struct Look {
@@ -140,6 +147,9 @@ private:
   bool after(const Known& write, const Look& look) const;
   void finish(Known& operation, Status status);
   bool troubled(const Queue& queue) const;
+  bool is_barred(const Known& operation) const;
+  bool came_too_late(const Known& operation) const;
+  void judge_barriers(const std::vector<std::vector<uint64_t>>& cells);
   void judge(const Look& look);
   void judge(const Arrival& arrival);
   std::vector<uint64_t> values_of(const Known& operation) const;

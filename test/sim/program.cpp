@@ -93,7 +93,8 @@ Program::Program(uint32_t number, Choices& choices, Fabric& fabric, Net& net, Or
                                                                   .shared_page = false}),
       shared_(memory_of(number, 0, shared_cells)), own_(memory_of(number, 1, slots * slot_cells)),
       next_id_((number + 1) * 1'000'000ULL), next_value_((number + 1) * 1'000'000'000'000ULL),
-      budget_(choices.between(8, 40)) {
+      budget_(choices.between(8, 40)),
+      wrong_(std::array<uint32_t, 4>{0, 200, 40, 10}[choices.below(4)]) {
   words_.loud = loud;
   auto links = std::make_shared<Links>(world, net);
   links->serve(adverb::transfer::make_protocol(
@@ -216,7 +217,7 @@ bool Program::fill(Queue& queue, Operation& operation, ibv_send_wr& wr,
     for (uint32_t i = 0; i < operation.target.count; ++i)
       operation.values.push_back(cells[i] = ++next_value_);
   // Once in a while something that the peer must refuse.
-  operation.wrong = operation.kind != Kind::send && !counts && choices_.once_in(200);
+  operation.wrong = wrong_ != 0 && operation.kind != Kind::send && choices_.once_in(wrong_);
   wr.wr_id = operation.id;
   if (operation.signaled && !(queue.all_signaled && choices_.once_in(2)))
     wr.send_flags |= IBV_SEND_SIGNALED;
@@ -335,6 +336,12 @@ void Program::look() {
   oracle_.looked(number_, cell, shared_[cell], never);
 }
 
+// Its queue pair is in error, as a completion says.
+void Program::fails(Queue& queue) {
+  if (!std::exchange(queue.failed, true))
+    oracle_.broken(queue.number, shared());
+}
+
 void Program::on_request(Queue& queue, const ibv_wc& wc) {
   const Operation* operation = oracle_.operation(wc.wr_id);
   Completion c{wc.wr_id,
@@ -353,7 +360,8 @@ void Program::on_request(Queue& queue, const ibv_wc& wc) {
       oracle_.brought(*it, {cells, cells + over->target.count});
     }
   oracle_.completed(c);
-  queue.failed |= wc.status != IBV_WC_SUCCESS;
+  if (wc.status != IBV_WC_SUCCESS)
+    fails(queue);
   if (at == queue.order.end())
     return;
   for (auto it = queue.order.begin(); it != at + 1; ++it)
@@ -376,7 +384,8 @@ void Program::on_receive(Queue& queue, const ibv_wc& wc) {
   got.assign(cells, cells + slot_cells);
   release(wc.wr_id);
   --queue.receives;
-  queue.failed |= wc.status != IBV_WC_SUCCESS;
+  if (wc.status != IBV_WC_SUCCESS)
+    fails(queue);
   oracle_.received(c, got);
   const Operation* message = oracle_.last_received();
   if (message == nullptr || wc.status != IBV_WC_SUCCESS)

@@ -124,6 +124,7 @@ private:
   bool fill(Queue& queue, Operation& operation, ibv_send_wr& wr, std::vector<ibv_sge>& sges);
   void on_request(Queue& queue, const ibv_wc& wc);
   void on_receive(Queue& queue, const ibv_wc& wc);
+  void fails(Queue& queue);
   void use(uint64_t id, uint32_t slot);
   void release(uint64_t id);
   uint64_t* cells_of(uint32_t slot);
@@ -155,6 +156,7 @@ private:
   uint64_t next_id_;
   uint64_t next_value_;
   uint32_t budget_; // requests still to be posted
+  uint32_t wrong_;  // one in so many requests must be refused; 0: none
 };
 
 } // namespace sim

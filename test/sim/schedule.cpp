@@ -41,7 +41,8 @@ const adverb::policy::Policy& policy(uint32_t which) {
 
 class Schedule {
 public:
-  Schedule(Choices& choices, bool loud) : choices_(choices), net_(choices) {
+  Schedule(Choices& choices, const Extras& extras, bool loud) : choices_(choices), net_(choices) {
+    oracle_.errors_bar = extras.errors;
     oracle_.loud = fabric_.loud = loud;
     const uint32_t which = choices.below(policies.size());
     if (loud)
@@ -158,6 +159,7 @@ private:
         break;
       offered_[0]();
     }
+    net_.close();
     if (!broken() && fabric_.registrations() != 0)
       oracle_.found(std::to_string(fabric_.registrations()) + " regions of the device are left");
   }
@@ -174,8 +176,8 @@ private:
 
 } // namespace
 
-Outcome run(Choices& choices, bool loud) {
-  Schedule schedule(choices, loud);
+Outcome run(Choices& choices, const Extras& extras, bool loud) {
+  Schedule schedule(choices, extras, loud);
   return schedule.run();
 }
 

@@ -17,7 +17,13 @@ struct Outcome {
   size_t queue_pairs = 0;
 };
 
+// Steps and rules that a schedule has only when asked for: they find faults that are not repaired
+// yet.
+struct Extras {
+  bool errors = false; // what the device puts in error lets nothing through any more
+};
+
 // `loud`: prints what happens.
-Outcome run(Choices& choices, bool loud);
+Outcome run(Choices& choices, const Extras& extras, bool loud);
 
 } // namespace sim

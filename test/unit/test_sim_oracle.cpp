@@ -123,6 +123,85 @@ TEST_CASE("a status that nothing gives cause for is wrong") {
   }
 }
 
+TEST_CASE("what stands behind a refused request has no effect") {
+  History h;
+  h.oracle.receive_posted(1, 50, 8);
+  h.next(Kind::write, 1).wrong = true;
+  SECTION("a WRITE behind a WRITE") {
+    h.oracle.posted(h.operation);
+    const auto two = h.post(Kind::write);
+    h.complete(1, Status::remote_access);
+    h.complete(two, Status::flushed);
+    CHECK(says(h.end(102), "behind one that must be refused"));
+  }
+  SECTION("a message behind a WRITE") {
+    h.oracle.posted(h.operation);
+    h.post(Kind::send);
+    h.arrive(50, 102);
+    CHECK(says(h.end(), "behind one that must be refused"));
+  }
+  SECTION("an atomic behind a WRITE") {
+    h.oracle.posted(h.operation);
+    const auto two = h.post(Kind::fetch_add);
+    h.complete(1, Status::remote_access);
+    h.complete(two, Status::flushed);
+    CHECK(says(h.end(1), "FETCH_ADD"));
+  }
+  SECTION("but it may have passed a READ") {
+    h.operation.kind = Kind::read;
+    h.operation.values.clear();
+    h.oracle.posted(h.operation);
+    const auto two = h.post(Kind::write);
+    h.complete(1, Status::remote_access);
+    h.complete(two, Status::flushed);
+    CHECK(h.end(102).empty());
+  }
+  SECTION("nor with a fence") {
+    h.operation.kind = Kind::read;
+    h.operation.values.clear();
+    h.oracle.posted(h.operation);
+    const auto two = h.post(Kind::write, 0, true);
+    h.complete(1, Status::remote_access);
+    h.complete(two, Status::flushed);
+    CHECK(says(h.end(102), "behind one that must be refused"));
+  }
+}
+
+TEST_CASE("nothing passes a queue pair that is known to be in error") {
+  History h;
+  h.oracle.errors_bar = true;
+  Operation back; // of the peer, and what takes the connection down
+  back.id = 90;
+  back.qp = 1;
+  back.wrong = true;
+  back.target = {0, 0, 1};
+  back.values = {190};
+  h.oracle.posted(back);
+  const auto one = h.post(Kind::write);
+  h.oracle.completed({90, 1, Status::remote_access, "a status", 1, 0, false, 0});
+  SECTION("what was there at that moment may stay") {
+    h.oracle.broken(1, {101, 0});
+    h.complete(one, Status::flushed);
+    CHECK(h.end(101).empty());
+  }
+  SECTION("what was posted may have been carried out") {
+    h.oracle.broken(1, {101, 0});
+    h.complete(one);
+    CHECK(h.end(101).empty());
+  }
+  SECTION("no bytes arrive any more") {
+    h.oracle.broken(1, {0, 0});
+    h.complete(one, Status::flushed);
+    CHECK(says(h.end(101), "known to be in error"));
+  }
+  SECTION("nothing that is posted from now on succeeds") {
+    h.oracle.broken(1, {101, 0});
+    h.complete(one);
+    h.complete(h.post(Kind::send));
+    CHECK(says(h.end(101), "known to be in error"));
+  }
+}
+
 TEST_CASE("writes of a queue pair take effect in order, and what is complete is there") {
   History h;
   const auto one = h.post(Kind::write);
