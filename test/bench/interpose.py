@@ -1,36 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """What an unmanaged object pays: instructions under callgrind, and time beside them."""
 
-import glob
 import os
-import re
 import subprocess
-import tempfile
+
+from callgrind import instructions
 
 ROUNDS = 10000
 # Instructions added to one post+poll, at most.
 BARS = {"extended": 0, "plain": 25}
 TITLES = {"extended": "extended API (ibv_wr_*, ibv_start_poll)",
           "plain": "through the patched context (ibv_post_send, ibv_poll_cq)"}
-
-
-def instructions(program):
-    """{case: instructions of ROUNDS rounds}"""
-    with tempfile.TemporaryDirectory() as scratch:
-        done = subprocess.run(
-            ["valgrind", "--tool=callgrind", f"--callgrind-out-file={scratch}/out", program, str(ROUNDS)],
-            capture_output=True, text=True, timeout=300)
-        if done.returncode != 0:
-            raise RuntimeError(f"valgrind: {done.stderr[-1000:]}")
-        counts = {}
-        for path in glob.glob(os.path.join(scratch, "out*")):
-            with open(path, encoding="utf-8") as dump:
-                text = dump.read()
-            trigger = re.search(r"^desc: Trigger: Client Request: (\w+)$", text, re.M)
-            total = re.search(r"^(?:totals|summary): (\d+)", text, re.M)
-            if trigger and total:
-                counts[trigger.group(1)] = int(total.group(1))
-        return counts
 
 
 def nanoseconds(program):
@@ -41,7 +21,7 @@ def nanoseconds(program):
 
 def run(build):
     program = os.path.join(build, "test/bench/bench_interpose")
-    counts, times = instructions(program), nanoseconds(program)
+    counts, times = instructions(program, str(ROUNDS)), nanoseconds(program)
     rows = []
     for api, bar in BARS.items():
         stock, ours = counts[f"{api}_stock"], counts[f"{api}_adverb"]
