@@ -231,8 +231,8 @@ WcList Agent::exec(const Poll& c) {
   WcList list;
   auto take = [&] {
     int n;
-    while (list.n < max_wcs &&
-           (n = drain(q, max_wcs - list.n, c.certain - list.n, list.wc + list.n)) > 0)
+    while (list.n < (c.one ? c.want : max_wcs) &&
+           (n = drain(q, c.one ? 1 : max_wcs - list.n, c.certain - list.n, list.wc + list.n)) > 0)
       list.n += n;
   };
   for (take(); list.n < c.want && !spin.over(); take()) {

@@ -260,8 +260,11 @@ void threads(Case& c, int n, Api poll_api) {
 }
 
 // A server that sleeps on its receive CQ only, and never looks at its send CQ.
-void sleep_on_receives_only(Case& c) {
+// With `one`, completions of both kinds share a CQ and are taken one a call, as rsockets, rping and
+// librdmacm's rdma_get_*_comp do: a call that brings nothing sends them to sleep.
+void sleep_on_receives_only(Case& c, bool one) {
   PairOptions o = with_channel();
+  o.one_cq = one;
   o.sq = 64;
   o.mr_a = IBV_ACCESS_LOCAL_WRITE | remote_all;
   Pair p(c, c.a, c.b, o);
@@ -271,6 +274,7 @@ void sleep_on_receives_only(Case& c) {
     poll.want = 1;
     poll.wait = Wait::event;
     poll.timeout_ms = 20000;
+    poll.one = one;
     WcList l = (*e.s)(poll);
     c.say(step, "%s woke for %s", e.name,
           l.n == 1 ? c.describe(l.wc[0], e).c_str() : "nothing BAD");
@@ -312,7 +316,8 @@ void add_cq_cases(std::vector<Test>& t) {
   t.push_back({"cq.next_poll", next_poll});
   t.push_back({"cq.threads", [](Case& c) { threads(c, 4, Api::classic); }});
   t.push_back({"cq.threads_ex", [](Case& c) { threads(c, 3, Api::extended); }});
-  t.push_back({"cq.sleep_on_receives_only", sleep_on_receives_only});
+  t.push_back({"cq.sleep_on_receives_only", [](Case& c) { sleep_on_receives_only(c, false); }});
+  t.push_back({"cq.sleep_and_take_one", [](Case& c) { sleep_on_receives_only(c, true); }});
 }
 
 } // namespace verify

@@ -254,6 +254,7 @@ struct Poll {
   Wait wait = Wait::spin;
   int certain = 1;
   bool arm_within = false; // extended CQs: arm between ibv_start_poll and ibv_end_poll
+  bool one = false;        // one entry a call: none taken means that the CQ is empty
 };
 struct CreateSrq {
   using Reply = Outcome;
