@@ -27,6 +27,8 @@ SUITES = {
     "system": system.run_system,
 }
 IN_VM = {"kernel", "kernel-7.2", "kernel-debug", "system"}
+# The slowest ones, which --quick leaves out.
+NOT_QUICK = IN_VM | {"loopback-asan", "loopback-tsan"}
 # Slow, on a kernel built by hand: run when asked for by name.
 BY_NAME = {"kernel-debug"}
 
@@ -34,8 +36,9 @@ BY_NAME = {"kernel-debug"}
 class Context:
     """What every suite needs to know of the run."""
 
-    def __init__(self, repo, build, patterns, named):
+    def __init__(self, repo, build, patterns, named, long):
         self.repo, self.build, self.patterns = repo, build, patterns
+        self.long = long    # long tests, too
         self.named = named  # the suites were asked for by name
         self.logs = os.path.join(build, "test-logs")
 
@@ -54,6 +57,7 @@ def arguments():
     parser.add_argument("--repo", required=True)
     parser.add_argument("--build", required=True)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--long", action="store_true")
     parser.add_argument("--suite", action="append", choices=list(SUITES), default=[])
     parser.add_argument("--only", action="append", default=[], metavar="PATTERN")
     return parser.parse_args()
@@ -78,9 +82,9 @@ def run_suite(name, context, report):
 
 def main():
     options = arguments()
-    context = Context(options.repo, options.build, options.only, bool(options.suite))
+    context = Context(options.repo, options.build, options.only, bool(options.suite), options.long)
     report = Report()
-    for name in options.suite or [s for s in SUITES if not (options.quick and s in IN_VM)]:
+    for name in options.suite or [s for s in SUITES if not (options.quick and s in NOT_QUICK)]:
         if name in BY_NAME and not options.suite:
             why = f"only by name, on a kernel built by hand; scripts/test --suite {name}"
             report.results.append(Result(name, name, SKIPPED, why))

@@ -8,6 +8,7 @@ A script's header says what it wants:
   # timeout: 120                              seconds the script may take on a host
   # kernel: debug                             for the debug kernel only
   # newest: yes                               on kernel 7.2 too in a run of all suites
+  # long: yes                                 left out of a run of all suites, unless with --long
 Options this machine has no QEMU for skip the script.
 On every host the script runs with WRAP (stock or adverb) and ADVERB_RUN (the words to put before a
 program: none, or `adverb run --profile unpinned --`)."""
@@ -50,12 +51,16 @@ def vm_options(header):
 
 
 def jobs_of(folder, context, kernel=None, also=None):
-    """The scripts of test/`folder`, for `kernel` (None: the usual one); `also`: with this header only."""
-    jobs = []
+    """The scripts of test/`folder`, for `kernel` (None: the usual one); `also`: with this header only.
+    And how many were left out because they are long."""
+    jobs, left_out = [], 0
     for path in process.scripts_in(os.path.join(context.repo, "test", folder)):
         name = os.path.basename(path)
         header = process.headers(path)
         if header.get("kernel", kernel) != kernel or (also and also not in header):
+            continue
+        if "long" in header and not (context.long or context.named):
+            left_out += context.wanted(name)
             continue
         options = vm_options(header.get("vm", "")) + (("--kernel", kernel) if kernel else ())
         timeout = int(header.get("timeout", 120)) * (SLOWNESS if kernel == "debug" else 1)
@@ -64,7 +69,13 @@ def jobs_of(folder, context, kernel=None, also=None):
             key = f"{name}.{wrap}" if wrap else name
             if context.wanted(key):
                 jobs.append(Job(path, wrap, options, timeout, key))
-    return jobs
+    return jobs, left_out
+
+
+def say_left_out(suite, left_out):
+    if left_out:
+        yield Result(suite, f"{left_out} scripts", SKIPPED,
+                     f"long; scripts/test --long or --suite {suite} runs them")
 
 
 def options_of(job):
@@ -153,7 +164,8 @@ def run_batch(suite, context, jobs):
 
 
 def run_system(suite, context):
-    jobs = jobs_of(suite, context)
+    jobs, left_out = jobs_of(suite, context)
+    yield from say_left_out(suite, left_out)
     if not os.access(os.path.join(context.build, "preload", "tools", "adverb"), os.X_OK):
         for job in [j for j in jobs if j.wrap == "adverb"]:
             yield Result(suite, job.key, SKIPPED, "adverb is not built")
@@ -163,7 +175,8 @@ def run_system(suite, context):
 
 def run_kernel(suite, context):
     """Scripts of test/kernel, which need adverb.ko; a machine that could not build it skips them."""
-    jobs = jobs_of(suite, context)
+    jobs, left_out = jobs_of(suite, context)
+    yield from say_left_out(suite, left_out)
     skipped = read(os.path.join(context.build, "kernel", "skipped"))
     if skipped is not None:
         for job in jobs:
@@ -190,13 +203,13 @@ def run_on(suite, context, kernel, jobs, remedy):
 
 def run_kernel_newest(suite, context):
     """On the newest kernel: all scripts when asked for by name, else those that say so."""
-    jobs = jobs_of("kernel", context, "7.2", also=None if context.named else "newest")
+    jobs, _ = jobs_of("kernel", context, "7.2", also=None if context.named else "newest")
     yield from run_on(suite, context, "7.2", jobs, "scripts/headers 7.2 fetches it")
 
 
 def run_kernel_debug(suite, context):
     """The same scripts, and a few more, on a kernel that complains; it is built once, by hand."""
-    jobs = jobs_of("kernel", context, "debug")
+    jobs, _ = jobs_of("kernel", context, "debug")
     yield from run_on(suite, context, "debug", jobs, "scripts/debug-kernel builds it")
 
 
