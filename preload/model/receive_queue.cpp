@@ -129,7 +129,7 @@ bool ReceiveQueue::deliver_staged(uint32_t index, uint32_t bytes) {
   for (uint32_t i = 0; i < slots_[index].sges && bytes != 0; ++i) {
     const uint32_t here = std::min(bytes, lengths(index)[i]);
     const auto& hold = holds(index)[i];
-    if (hold.block && !context_.regions().deliver(hold, here))
+    if (hold.block && !context_.regions().deliver(pd_, hold, here))
       return false;
     bytes -= here;
   }

@@ -14,29 +14,40 @@ using Verb = registration::Wanted::Verb;
 
 namespace {
 
-// Arguments, policy, backend: what the chosen backend cannot take the stock one gets.
+// Arguments, policy, backend: what the chosen backend cannot take the stock one gets. errno, if
+// nobody may have it.
+int choose(Context& context, const registration::Wanted& wanted, registration::Backend*& backend) {
+  World& world = context.world();
+  auto& regions = context.regions();
+  backend = &regions.backend(policy::stock_backend());
+  if (!registration::is_plain(wanted))
+    return 0;
+  registration::Backend& chosen =
+      regions.backend(world.policy().region({context.device(), wanted.length, wanted.access}));
+  const registration::Refusal unfit = chosen.fits(wanted);
+  if (!unfit) {
+    backend = &chosen;
+  } else if (unfit.error == EOPNOTSUPP) {
+    world.counters.count(Counter::regions_provider);
+    world.log.debug("a region of {} bytes cannot be registered \"{}\": {}; it is left to {}",
+                    wanted.length, chosen.traits().name, unfit.why, context.device());
+  } else {
+    world.counters.count(Counter::regions_refused);
+    return unfit.error;
+  }
+  return 0;
+}
+
 ibv_mr* reg(World& world, const registration::Wanted& wanted) {
   const auto context = world.objects().managed(wanted.pd->context);
   if (!context)
     return registration::register_as_asked(world.provider.real(), wanted);
   auto& regions = context->regions();
   registration::Backend& stock = regions.backend(policy::stock_backend());
-  registration::Backend* backend = &stock;
-  if (registration::is_plain(wanted)) {
-    registration::Backend& chosen =
-        regions.backend(world.policy().region({context->device(), wanted.length, wanted.access}));
-    const registration::Refusal unfit = chosen.fits(wanted);
-    if (!unfit) {
-      backend = &chosen;
-    } else if (unfit.error == EOPNOTSUPP) {
-      world.counters.count(Counter::regions_provider);
-      world.log.debug("a region of {} bytes cannot be registered \"{}\": {}; it is left to {}",
-                      wanted.length, chosen.traits().name, unfit.why, context->device());
-    } else {
-      world.counters.count(Counter::regions_refused);
-      errno = unfit.error;
-      return nullptr;
-    }
+  registration::Backend* backend = nullptr;
+  if (const int why = choose(*context, wanted, backend); why != 0) {
+    errno = why;
+    return nullptr;
   }
   ibv_mr* mr = nullptr;
   auto refusal = regions.add(*backend, wanted, mr);
@@ -82,10 +93,14 @@ int Verbs::dereg_mr(ibv_mr* mr) {
 
 int Verbs::rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* addr, size_t length, int access) {
   if (const auto context = world.objects().known(mr->context)) {
-    const auto ended =
-        context->regions().change(mr, {flags, pd, addr, length, static_cast<unsigned>(access)});
-    if (ended.key)
+    const auto ended = context->regions().change(
+        mr, {flags, pd, addr, length, static_cast<unsigned>(access)},
+        [&](const auto& wanted, auto*& backend) { return choose(*context, wanted, backend); });
+    if (ended.key) {
       context->barrier();
+      if (!context->regions().is_virtual(ended.key->value())) // it has the device's own from now on
+        world.targets().key_ends().ended(ended.key);
+    }
     if (ended.known)
       return ended.rc;
   }

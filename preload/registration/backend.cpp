@@ -29,15 +29,37 @@ bool is_plain(const Wanted& wanted) noexcept {
   return wanted.length != 0 && are_plain_rights(wanted.access);
 }
 
+bool is_plain(const Change& c) noexcept {
+  constexpr int all =
+      IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS;
+  return c.what != 0 && (c.what & ~all) == 0 && (!c.other_rights() || are_plain_rights(c.access)) &&
+         (!c.moves() || (c.start != nullptr && c.length != 0)) &&
+         (!c.other_pd() || c.pd != nullptr);
+}
+
+Wanted changed(const Region& region, const Change& c) noexcept {
+  Wanted now;
+  now.pd = c.other_pd() ? c.pd : region.pd;
+  now.start = c.moves() ? c.start : reinterpret_cast<void*>(region.start);
+  now.length = c.moves() ? c.length : region.length;
+  now.iova = c.moves() ? reinterpret_cast<uintptr_t>(c.start) : region.iova;
+  now.access = c.other_rights() ? c.access : region.access;
+  now.verb = now.iova == reinterpret_cast<uintptr_t>(now.start) ? Wanted::Verb::reg_mr
+                                                                : Wanted::Verb::reg_mr_iova;
+  return now;
+}
+
 int Backend::localize(Region& /*region*/, const Use& /*use*/, ibv_sge& /*sge*/, Hold& /*hold*/) {
   return 0;
 }
 
 void Backend::release(Hold& /*hold*/) noexcept {}
 
-bool Backend::deliver(const Hold& hold, size_t bytes) const noexcept {
-  return memory::write(hold.program, hold.block.data, bytes);
+bool Backend::deliver(const Region& region, const Hold& hold, size_t bytes) const noexcept {
+  return memory::write(region.at(hold.address), hold.block.data, bytes);
 }
+
+void Backend::leave(Region& /*region*/, const Region& /*now*/) noexcept {}
 
 int Backend::lend(Region& /*region*/, uint64_t /*address*/, uint64_t /*length*/,
                   unsigned /*access*/, std::shared_ptr<Grant>& /*grant*/) {

@@ -44,7 +44,16 @@ struct Change {
   void* start = nullptr;
   size_t length = 0;
   unsigned access = 0;
+
+  bool moves() const noexcept { return (what & IBV_REREG_MR_CHANGE_TRANSLATION) != 0; }
+  bool other_pd() const noexcept { return (what & IBV_REREG_MR_CHANGE_PD) != 0; }
+  bool other_rights() const noexcept { return (what & IBV_REREG_MR_CHANGE_ACCESS) != 0; }
 };
+
+// Arguments that adverb understands and the device would take.
+bool is_plain(const Change& change) noexcept;
+// What the region is to be by it.
+Wanted changed(const Region& region, const Change& change) noexcept;
 
 // Why something cannot be done, for a program and for people. No error: it can.
 struct Refusal {
@@ -86,9 +95,9 @@ public:
   [[nodiscard]] virtual int localize(Region& region, const Use& use, ibv_sge& sge, Hold& hold);
   // The region may be gone. The block is given back by the caller.
   virtual void release(Hold& hold) noexcept;
-  // Copies the block's first bytes to the program. Under the shared lock of Regions, the region
-  // lives. False: the memory is gone.
-  virtual bool deliver(const Hold& hold, size_t bytes) const noexcept;
+  // Copies the block's first bytes to the program, where they may go by what the region is now.
+  // Under the shared lock of Regions. False: the memory is gone.
+  virtual bool deliver(const Region& region, const Hold& hold, size_t bytes) const noexcept;
 
   // Lends [address, +length), which lies in the region, with the given rights. Under the shared
   // lock of Regions; asked only of a backend that lends. errno.
@@ -102,9 +111,13 @@ public:
   // region lives on.
   [[nodiscard]] virtual int end(Region& region) = 0;
   // ibv_rereg_mr, with its return value and errno. `regions` is the lock of Regions, free: it is
-  // held from where the region is written, and left held.
+  // held from where the region is written, and left held. Of a region with a virtual key the change
+  // is plain, and the region fits() as it is to be.
   virtual int change(Region& region, const Change& change,
                      std::unique_lock<SharedMutex>& regions) = 0;
+  // ibv_rereg_mr has made `now`, another backend's, of the region, or changed that again. Under the
+  // lock of Regions. What is in use and still allowed goes on until it is given back, or end().
+  virtual void leave(Region& region, const Region& now) noexcept;
 
 private:
   const policy::BackendTraits& traits_;

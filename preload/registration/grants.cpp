@@ -34,6 +34,7 @@ int Grants::lend(Backend& backend, Region& region, uint64_t address, uint64_t le
   grant->mr = mr;
   grant->region = &region;
   grant->start = region.iova + (from - region.start);
+  grant->access = access;
   const Held held(lock_);
   region.grants.push_back(grant);
   return 0;
@@ -52,6 +53,18 @@ void Grants::drop(Region& region) noexcept {
   for (auto& grant : region.grants)
     end(*grant, held);
   region.grants.clear();
+}
+
+void Grants::changed(Region& region, const Region& now) noexcept {
+  const Held held(lock_);
+  std::erase_if(region.grants, [&](const auto& grant) {
+    const auto start = reinterpret_cast<uintptr_t>(grant->mr->addr);
+    if (still_lies_in(now, {grant->mr->pd, start, start + grant->mr->length, grant->start - start,
+                            grant->access}))
+      return false;
+    end(*grant, held);
+    return true;
+  });
 }
 
 void Grants::end(Grant& grant, const Held& /*held*/) noexcept {

@@ -23,8 +23,11 @@ public:
                          unsigned access, std::shared_ptr<Grant>& grant);
   // Nothing happens if the region has gone before.
   void take_back(const std::shared_ptr<Grant>& grant) noexcept;
-  // The region ends or changes: its grants end here.
+  // The region ends: its grants end here.
   void drop(Region& region) noexcept;
+  // It changes, to what it is now (to `now`, if that is another): grants of what peers may still
+  // reach live on, all others end here.
+  void changed(Region& region, const Region& now) noexcept;
 
   // In a fork child, where another thread of the parent may have held the lock.
   void in_child() { renew(lock_); }

@@ -9,6 +9,8 @@
 #include "registration/windows.h"
 #include "world/world.h"
 
+#include <utility>
+
 namespace adverb::registration {
 
 using observe::Counter;
@@ -18,6 +20,7 @@ namespace {
 
 struct Unpinned final : Region {
   ibv_mr own{}; // what the program holds
+  bool left = false;
 };
 
 // Small elements are copied: below a size that is cheaper than a window.
@@ -50,15 +53,8 @@ public:
     if (const int rc = means_.keys.take(region->key); rc != 0)
       return {rc, "no virtual key can be reserved"};
     region->mr = &region->own;
-    region->pd = wanted.pd;
-    region->start = reinterpret_cast<uintptr_t>(wanted.start);
-    region->iova = wanted.iova;
-    region->length = wanted.length;
-    region->access = wanted.access;
     region->own.context = wanted.pd->context;
-    region->own.pd = wanted.pd;
-    region->own.addr = wanted.start;
-    region->own.length = wanted.length;
+    set(*region, wanted);
     region->own.lkey = region->own.rkey = region->key->value();
     means_.world.counters.count(Counter::regions_unpinned);
     means_.world.counters.count(Counter::region_bytes_unpinned, wanted.length);
@@ -82,16 +78,17 @@ public:
         hold.backend = this;
         hold.block = block;
         if (!use.copy_in) { // to be delivered
-          hold.program = start;
+          hold.address = sge.addr;
           hold.life = region.life;
-          hold.number = *region.life;
+          hold.number = region.life->number;
         }
         sge.addr = reinterpret_cast<uintptr_t>(block.data);
         sge.lkey = block.lkey;
         return 0;
       }
     if (const int rc = means_.windows.use(region, reinterpret_cast<uintptr_t>(start), sge.length,
-                                          use.receive, hold.window);
+                                          (use.rights & IBV_ACCESS_LOCAL_WRITE) != 0, use.receive,
+                                          hold.window);
         rc != 0)
       return rc == EFAULT ? EFAULT : ENOMEM;
     hold.backend = this;
@@ -117,45 +114,31 @@ public:
   // region with work outstanding does to a stock program too, and the device reports it the same
   // way.
   int end(Region& region) override {
-    count_live(region, -1);
-    means_.world.counters.count(Counter::regions_deregistered);
-    drop_parts(region);
+    if (!static_cast<Unpinned&>(region).left) {
+      count_live(region, -1);
+      means_.world.counters.count(Counter::regions_deregistered);
+    }
+    means_.windows.drop(region);
+    means_.grants.drop(region);
     return 0;
   }
 
   int change(Region& region, const Change& c, std::unique_lock<SharedMutex>& regions) override {
-    constexpr int all =
-        IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS;
-    const bool moves = (c.what & IBV_REREG_MR_CHANGE_TRANSLATION) != 0;
-    const bool other_pd = (c.what & IBV_REREG_MR_CHANGE_PD) != 0;
-    const bool other_rights = (c.what & IBV_REREG_MR_CHANGE_ACCESS) != 0;
-    if (c.what == 0 || (c.what & ~all) != 0 || (other_rights && !are_plain_rights(c.access)) ||
-        (moves && (c.start == nullptr || c.length == 0)) || (other_pd && c.pd == nullptr)) {
-      errno = EINVAL;
-      return IBV_REREG_MR_ERR_INPUT;
-    }
-    if (moves && memory::mapping_of(reinterpret_cast<uintptr_t>(c.start), c.length, false) !=
-                     memory::Mapping::ordinary) {
-      errno = EFAULT;
-      return IBV_REREG_MR_ERR_CMD;
-    }
+    const Wanted now = changed(region, c);
     regions.lock();
     auto& r = static_cast<Unpinned&>(region);
-    drop_parts(r);
-    if (other_pd)
-      r.pd = r.own.pd = c.pd;
-    if (other_rights)
-      r.access = c.access;
-    if (moves) {
-      count_live(r, -1);
-      r.start = reinterpret_cast<uintptr_t>(c.start);
-      r.iova = r.start;
-      r.length = c.length;
-      r.own.addr = c.start;
-      r.own.length = c.length;
-      count_live(r, 1);
-    }
+    count_live(r, -1);
+    set(r, now);
+    count_live(r, 1);
+    keep_what_may_be(r, r);
     return 0;
+  }
+
+  void leave(Region& region, const Region& now) noexcept override {
+    auto& r = static_cast<Unpinned&>(region);
+    if (!std::exchange(r.left, true))
+      count_live(r, -1);
+    keep_what_may_be(r, now);
   }
 
 private:
@@ -165,9 +148,18 @@ private:
                                     sign * static_cast<int64_t>(r.length));
   }
 
-  void drop_parts(Region& region) noexcept {
-    means_.windows.drop(region);
-    means_.grants.drop(region);
+  static void set(Unpinned& r, const Wanted& wanted) {
+    r.pd = r.own.pd = wanted.pd;
+    r.start = reinterpret_cast<uintptr_t>(wanted.start);
+    r.own.addr = wanted.start;
+    r.length = r.own.length = wanted.length;
+    r.iova = wanted.iova;
+    r.access = wanted.access;
+  }
+
+  void keep_what_may_be(Region& region, const Region& now) noexcept {
+    means_.windows.changed(region, now);
+    means_.grants.changed(region, now);
   }
 
   const Means means_;

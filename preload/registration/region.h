@@ -24,8 +24,14 @@ struct Window {
   ibv_mr* mr = nullptr; // null once the region is gone
   uintptr_t start = 0;  // addresses of the process
   uintptr_t end = 0;
+  uint64_t shift = 0;       // of the addresses work requests use
+  bool writable = false;    // by the device
   Region* region = nullptr; // null once the region is gone: nobody new may use the window
   uint32_t users = 0;
+  // Of the users it has and those before them, back to when it had none:
+  uintptr_t used_from = 0;
+  uintptr_t used_to = 0;
+  bool written = false;      // one of them has the device write
   uint64_t forced_bytes = 0; // beyond the budget, while in use
   bool receive = false;      // forced by a posted receive, not by a request under way
   std::list<Window*>::iterator at;
@@ -37,7 +43,15 @@ struct Grant {
   Backend* backend = nullptr; // that lent it
   ibv_mr* mr = nullptr;       // null once the region is gone
   Region* region = nullptr;
-  uint64_t start = 0; // first address of it, as work requests use them
+  uint64_t start = 0;  // first address of it, as work requests use them
+  unsigned access = 0; // IBV_ACCESS_REMOTE_*
+};
+
+// The slot of a region, which outlives it: who posted an element of one finds by it what has become
+// of that. Written under the lock of Regions.
+struct Life {
+  uint64_t number = 0; // another one with each region that ends
+  Region* region = nullptr;
 };
 
 // A backend may derive from it. What is written after the region was added is written under the
@@ -49,14 +63,17 @@ struct Region {
   Region& operator=(const Region&) = delete;
 
   Backend* backend = nullptr;
-  ibv_mr* mr = nullptr; // what the program holds
+  ibv_mr* mr = nullptr; // the provider's, or one that this region has made
   ibv_pd* pd = nullptr;
   uintptr_t start = 0;      // address of the first byte in this process
   uint64_t iova = 0;        // address of the first byte in work requests
   uint64_t length = 0;      // bytes
   unsigned access = 0;      // IBV_ACCESS_*
   std::shared_ptr<Key> key; // a virtual one; null where the program has the provider's
-  uint64_t* life = nullptr; // see Hold
+  Life* life = nullptr;
+  // ibv_rereg_mr gave the memory to another backend, and this is the region it was before: the MR
+  // that the program holds is still that one's.
+  std::unique_ptr<Region> former;
   std::vector<std::unique_ptr<Window>> windows;
   std::vector<std::shared_ptr<Grant>> grants;
 
@@ -64,6 +81,10 @@ struct Region {
   std::byte* at(uint64_t address) const noexcept {
     return reinterpret_cast<std::byte*>(start + (address - iova));
   }
+  // What is to be added to an address of the process.
+  uint64_t shift() const noexcept { return iova - start; }
+  // What the program holds.
+  ibv_mr* programs() noexcept { return former ? former->programs() : mr; }
 };
 
 // What a posted element holds until its completion.
@@ -71,11 +92,10 @@ struct Hold {
   Backend* backend = nullptr; // that made the element usable
   Window* window = nullptr;
   Block block;
-  // Of a block whose bytes are to be delivered:
-  std::byte* program = nullptr; // what it stands for
-  // A region may end while elements of it are out. Its slot outlives it, and the number there is
-  // another from then on.
-  const uint64_t* life = nullptr;
+  // Of a block whose bytes are to be delivered: where, and of which region, which may have ended or
+  // changed by then.
+  uint64_t address = 0; // as work requests use them
+  const Life* life = nullptr;
   uint64_t number = 0;
   explicit operator bool() const noexcept { return backend != nullptr || block; }
 };
@@ -99,6 +119,21 @@ inline int check(const Region& r, const ibv_pd* pd, uint64_t address, uint64_t l
   if (!inside(r, address, length))
     return ERANGE;
   return (r.access & rights) == rights ? 0 : EACCES;
+}
+
+// A part of a region's memory that was registered for a while, and for what.
+struct Part {
+  const ibv_pd* pd;
+  uintptr_t start; // addresses of the process
+  uintptr_t end;
+  uint64_t shift;
+  unsigned rights;
+};
+
+// Whether the device may go on using it now that the region is what it is.
+inline bool still_lies_in(const Region& r, const Part& part) noexcept {
+  return part.shift == r.shift() &&
+         check(r, part.pd, part.start + part.shift, part.end - part.start, part.rights) == 0;
 }
 
 } // namespace adverb::registration

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cerrno>
 #include <mutex>
+#include <utility>
 
 namespace adverb::registration {
 
@@ -45,35 +47,50 @@ Refusal Regions::add(Backend& backend, const Wanted& wanted, ibv_mr*& mr) {
 
 void Regions::list(std::unique_ptr<Region> region, const Unique& held) {
   assert(held.owns_lock());
-  if (spare_lives_.empty())
-    spare_lives_.push_back(&lives_.emplace_back(0));
+  if (region->life == nullptr) {
+    if (spare_lives_.empty())
+      spare_lives_.push_back(&lives_.emplace_back());
+    region->life = spare_lives_.back();
+    spare_lives_.pop_back();
+  }
+  region->life->region = region.get();
   virtual_keys_ += region->key != nullptr ? 1 : 0;
-  region->life = spare_lives_.back();
-  spare_lives_.pop_back();
   by_key_[region->mr->lkey] = region.get();
-  by_mr_[region->mr] = std::move(region);
+  by_mr_[region->programs()] = std::move(region);
+}
+
+std::unique_ptr<Region> Regions::unlist(ibv_mr* mr, const Unique& held) {
+  assert(held.owns_lock());
+  const auto it = by_mr_.find(mr);
+  if (it == by_mr_.end())
+    return nullptr;
+  std::unique_ptr<Region> region = std::move(it->second);
+  by_mr_.erase(it);
+  virtual_keys_ -= region->key != nullptr ? 1 : 0;
+  region->life->region = nullptr;
+  if (const auto key = by_key_.find(region->mr->lkey);
+      key != by_key_.end() && key->second == region.get())
+    by_key_.erase(key);
+  return region;
 }
 
 Ended Regions::remove(ibv_mr* mr) {
   Ended ended;
   {
     const Unique held(lock_);
-    const auto it = by_mr_.find(mr);
-    if (it == by_mr_.end())
+    ended.region = unlist(mr, held);
+    if (ended.region == nullptr)
       return ended;
     ended.known = true;
-    ended.region = std::move(it->second);
-    virtual_keys_ -= ended.region->key != nullptr ? 1 : 0;
-    ++*ended.region->life;
-    spare_lives_.push_back(ended.region->life);
-    by_mr_.erase(it);
-    if (const auto key = by_key_.find(mr->lkey);
-        key != by_key_.end() && key->second == ended.region.get())
-      by_key_.erase(key);
+    ++ended.region->life->number;
+    spare_lives_.push_back(std::exchange(ended.region->life, nullptr));
   }
   ended.rc = ended.region->backend->end(*ended.region);
   if (ended.rc == 0) {
     ended.key = ended.region->key;
+    for (Region* former = ended.region->former.get(); former != nullptr;
+         former = former->former.get()) [[maybe_unused]]
+      const int rc = former->backend->end(*former);
   } else {
     const Unique held(lock_);
     list(std::move(ended.region), held);
@@ -81,7 +98,7 @@ Ended Regions::remove(ibv_mr* mr) {
   return ended;
 }
 
-Ended Regions::change(ibv_mr* mr, const Change& change) {
+Ended Regions::change(ibv_mr* mr, const Change& what, const Choose& choose) {
   Ended ended;
   Region* region = nullptr;
   {
@@ -92,19 +109,63 @@ Ended Regions::change(ibv_mr* mr, const Change& change) {
     region = it->second.get();
   }
   ended.known = true;
-  const uint32_t before = mr->lkey;
-  Unique held(lock_, std::defer_lock);
-  ended.rc = region->backend->change(*region, change, held);
-  if (ended.rc != 0)
-    return ended;
-  assert(held.owns_lock());
-  if (mr->lkey != before) {
-    if (const auto old = by_key_.find(before); old != by_key_.end() && old->second == region)
-      by_key_.erase(old);
-    by_key_[mr->lkey] = region;
-  }
   ended.key = region->key;
+  ended.rc = change(*region, what, choose);
   return ended;
+}
+
+int Regions::change(Region& region, const Change& what, const Choose& choose) {
+  Backend* backend = region.backend;
+  if (region.key != nullptr) {
+    if (!is_plain(what)) {
+      errno = EINVAL;
+      return IBV_REREG_MR_ERR_INPUT;
+    }
+    const Wanted wanted = changed(region, what);
+    if (const int why = choose(wanted, backend); why != 0) {
+      errno = why;
+      return IBV_REREG_MR_ERR_CMD;
+    }
+    if (backend != region.backend)
+      return move(region, wanted, *backend);
+  }
+  const uint32_t before = region.mr->lkey;
+  Unique held(lock_, std::defer_lock);
+  if (const int rc = backend->change(region, what, held); rc != 0)
+    return rc;
+  assert(held.owns_lock());
+  if (region.mr->lkey != before) {
+    if (const auto old = by_key_.find(before); old != by_key_.end() && old->second == &region)
+      by_key_.erase(old);
+    by_key_[region.mr->lkey] = &region;
+  }
+  if (region.former != nullptr)
+    tell_former(region);
+  return 0;
+}
+
+// The region becomes another backend's: that makes one anew, under the MR that the program holds.
+int Regions::move(Region& region, const Wanted& wanted, Backend& to) {
+  std::unique_ptr<Region> now;
+  if (const Refusal refusal = to.add(wanted, now)) {
+    errno = refusal.error;
+    return IBV_REREG_MR_ERR_CMD;
+  }
+  now->backend = &to;
+  const Unique held(lock_);
+  now->life = region.life;
+  now->former = unlist(region.programs(), held);
+  tell_former(*now);
+  list(std::move(now), held);
+  return 0;
+}
+
+// What it was before has in use what the region, as it is now, may allow or not; and the program's
+// MR is still that one's.
+void Regions::tell_former(Region& region) {
+  for (Region* former = region.former.get(); former != nullptr; former = former->former.get())
+    former->backend->leave(*former, region);
+  *region.programs() = *region.mr;
 }
 
 Region* Regions::find_key(uint32_t key, const Shared& /*held*/) const {
@@ -174,10 +235,13 @@ void Regions::release(Staging& staging, Hold& hold) noexcept {
   hold = {};
 }
 
-bool Regions::deliver(const Hold& hold, size_t bytes) const noexcept {
+bool Regions::deliver(const ibv_pd* pd, const Hold& hold, size_t bytes) const noexcept {
   assert(hold.life != nullptr);
   const Shared held(lock_);
-  return *hold.life == hold.number && hold.backend->deliver(hold, bytes);
+  const Region* const region = hold.life->region;
+  return hold.life->number == hold.number && region != nullptr &&
+         check(*region, pd, hold.address, bytes, IBV_ACCESS_LOCAL_WRITE) == 0 &&
+         region->backend->deliver(*region, hold, bytes);
 }
 
 int Regions::grant(uint32_t key, uint64_t address, uint64_t length, unsigned access,

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -48,8 +49,11 @@ public:
   Refusal add(Backend& backend, const Wanted& wanted, ibv_mr*& mr);
   // ibv_dereg_mr: later use of the key fails, and what the region had registered has ended.
   Ended remove(ibv_mr* mr);
-  // ibv_rereg_mr. The region stays; `region` is null.
-  Ended change(ibv_mr* mr, const Change& change);
+  // ibv_rereg_mr. The program's MR stays the same, its keys may not; `region` is null. Of a region
+  // with a virtual key `choose` says whose it is to be as it would become: an errno if nobody may
+  // take it.
+  using Choose = std::function<int(const Wanted& wanted, Backend*& backend)>;
+  Ended change(ibv_mr* mr, const Change& what, const Choose& choose);
 
   // Local use: the element must lie in a region of `pd` with all `rights` (0 or LOCAL_WRITE).
   // ENOENT no such key in that domain, ERANGE, EACCES.
@@ -81,9 +85,10 @@ public:
     return localize_virtual({pd, staging, copy_below, rights, copy_in, receive}, sge, hold);
   }
   void release(Staging& staging, Hold& hold) noexcept;
-  // Copies the first `bytes` of a staged element to the program. False: its region is gone, or the
-  // memory is. Deregistration waits for a copy that has begun.
-  bool deliver(const Hold& hold, size_t bytes) const noexcept;
+  // Copies the first `bytes` of a staged element of a queue pair of `pd` to the program, by what
+  // its region is now. False: that or its memory is gone, or they may not go there any more.
+  // Deregistration waits for a copy that has begun.
+  bool deliver(const ibv_pd* pd, const Hold& hold, size_t bytes) const noexcept;
 
   // Lends bytes of the region under a virtual key. ENOENT no such key, ERANGE, EOPNOTSUPP its
   // backend does not lend, else that of the registration.
@@ -105,14 +110,18 @@ private:
   Region* find_virtual(uint32_t key, const Shared& held) const;
   int localize_virtual(const Use& use, ibv_sge& sge, Hold& hold);
   void list(std::unique_ptr<Region> region, const Unique& held);
+  std::unique_ptr<Region> unlist(ibv_mr* mr, const Unique& held);
+  int change(Region& region, const Change& what, const Choose& choose);
+  int move(Region& region, const Wanted& wanted, Backend& to);
+  static void tell_former(Region& region);
 
   mutable SharedMutex lock_; // the maps, and what is written of a region after it was added
   KeyPool keys_;
   Windows windows_;
   Grants grants_;
   std::vector<std::unique_ptr<Backend>> backends_; // row by row those of policy::backends
-  std::deque<uint64_t> lives_; // one for each region there is, and spare ones: see Hold
-  std::vector<uint64_t*> spare_lives_;
+  std::deque<Life> lives_;                         // one for each region there is, and spare ones
+  std::vector<Life*> spare_lives_;
   Atomic<size_t> virtual_keys_{0}; // of the listed regions; written under the lock
   std::unordered_map<uint32_t, Region*> by_key_;
   std::unordered_map<const ibv_mr*, std::unique_ptr<Region>> by_mr_;

@@ -41,15 +41,23 @@ ibv_mr* Windows::register_part(const Region& region, uintptr_t from, uint64_t by
                          : real.ibv_reg_mr_iova(region.pd, at, bytes, address, access);
 }
 
-int Windows::use(Region& region, uintptr_t start, size_t length, bool receive, Window*& window) {
+int Windows::use(Region& region, uintptr_t start, size_t length, bool written, bool receive,
+                 Window*& window) {
   const Held held(lock_);
+  const auto note = [&](Window& w) {
+    w.used_from = w.users == 0 ? start : std::min(w.used_from, start);
+    w.used_to = w.users == 0 ? start + length : std::max(w.used_to, start + length);
+    w.written = written || (w.users != 0 && w.written);
+    ++w.users;
+    window = &w;
+  };
   for (auto& known : region.windows) {
-    if (known->start > start || known->end < start + length)
+    if (known->start > start || known->end < start + length || (written && !known->writable))
       continue;
-    if (known->users++ == 0)
+    if (known->users == 0)
       used_.splice(used_.end(), idle_, known->at);
+    note(*known);
     world_.counters.count(Counter::windows_cached_hits);
-    window = known.get();
     return 0;
   }
   const auto [from, to] = window_bounds(region, start, start + length);
@@ -59,6 +67,8 @@ int Windows::use(Region& region, uintptr_t start, size_t length, bool receive, W
   auto fresh = std::make_unique<Window>();
   fresh->start = from;
   fresh->end = to;
+  fresh->shift = region.shift();
+  fresh->writable = (region.access & IBV_ACCESS_LOCAL_WRITE) != 0;
   fresh->region = &region;
   fresh->mr = register_part(region, from, bytes);
   if (fresh->mr == nullptr)
@@ -77,9 +87,8 @@ int Windows::use(Region& region, uintptr_t start, size_t length, bool receive, W
                                 world_.counters.value(Gauge::recv_forced_bytes) +
                                     world_.counters.value(Gauge::send_forced_bytes));
   }
-  fresh->users = 1;
+  note(*fresh);
   fresh->at = used_.insert(used_.end(), fresh.get());
-  window = fresh.get();
   region.windows.push_back(std::move(fresh));
   return 0;
 }
@@ -90,6 +99,8 @@ void Windows::done(Window& window) noexcept {
   if (--window.users != 0)
     return;
   if (window.region == nullptr) {
+    if (window.mr != nullptr)
+      deregister(window, held);
     used_.erase(window.at);
     remove(orphans_, &window);
     return;
@@ -101,10 +112,24 @@ void Windows::done(Window& window) noexcept {
 
 void Windows::drop(Region& region) noexcept {
   const Held held(lock_);
+  let_go(region, held, nullptr);
+}
+
+void Windows::changed(Region& region, const Region& now) noexcept {
+  const Held held(lock_);
+  let_go(region, held, &now);
+}
+
+void Windows::let_go(Region& region, const Held& held, const Region* now) noexcept {
   for (auto& window : region.windows) {
     assert(window->region == &region && window->mr != nullptr);
     window->region = nullptr;
-    deregister(*window, held);
+    const unsigned rights = window->written ? unsigned{IBV_ACCESS_LOCAL_WRITE} : 0U;
+    const bool lives = now != nullptr && window->users != 0 &&
+                       still_lies_in(*now, {window->mr->pd, window->used_from, window->used_to,
+                                            window->shift, rights});
+    if (!lives)
+      deregister(*window, held);
     if (window->users != 0)
       orphans_.push_back(std::move(window));
     else

@@ -24,13 +24,16 @@ public:
   Windows& operator=(const Windows&) = delete;
 
   // A window over [start, +length), which lies in the region: one that is there, else a new one.
-  // errno, that of the registration.
-  [[nodiscard]] int use(Region& region, uintptr_t start, size_t length, bool receive,
+  // `written`: the device is to write it. errno, that of the registration.
+  [[nodiscard]] int use(Region& region, uintptr_t start, size_t length, bool written, bool receive,
                         Window*& window);
   // At the end of each use. The region may be gone.
   void done(Window& window) noexcept;
-  // The region ends or changes: its windows end here, those in use too.
+  // The region ends: its windows end here, those in use too.
   void drop(Region& region) noexcept;
+  // It changes, to what it is now (to `now`, if that is another): windows that are in use live on
+  // where they are used for what is still allowed, all others end here.
+  void changed(Region& region, const Region& now) noexcept;
 
   // In a fork child, where another thread of the parent may have held the lock.
   void in_child() { renew(lock_); }
@@ -40,6 +43,7 @@ private:
 
   ibv_mr* register_part(const Region& region, uintptr_t from, uint64_t bytes);
   void forget_forced(Window& window);
+  void let_go(Region& region, const Held& held, const Region* now) noexcept;
   void shrink_idle(uint64_t limit, const Held& held);
   void deregister(Window& window, const Held& held) noexcept;
 

@@ -107,7 +107,7 @@ bool Elements::lend_few_bytes(Request& r, std::span<ibv_sge> room, uint32_t& use
   inlined = false;
   auto& hold = ring_.holds(r)[0];
   hold.block = staging_.take(few);
-  hold.program = nullptr;
+  hold.life = nullptr;
   if (hold.block) {
     r.holding = true;
     room[0] = {reinterpret_cast<uintptr_t>(hold.block.data), few, hold.block.lkey};
@@ -137,7 +137,7 @@ bool Elements::deliver(Request& r) {
   bool all = true;
   for (int i = 0; i < r.wr.num_sge; ++i) {
     const auto& hold = ring_.holds(r)[static_cast<size_t>(i)];
-    all &= !hold.block || regions_.deliver(hold, r.wr.sg_list[i].length);
+    all &= !hold.block || regions_.deliver(pd_, hold, r.wr.sg_list[i].length);
   }
   return all;
 }

@@ -71,6 +71,25 @@ struct Verbs {
     return 0;
   }
 
+  // The region has another key afterwards, as with some providers.
+  static int rereg(ibv_mr* base, int flags, ibv_pd* pd, void* start, size_t length, int access) {
+    auto node = fabric().mrs_.extract(base->lkey);
+    Mr& mr = *node.mapped();
+    if ((flags & IBV_REREG_MR_CHANGE_PD) != 0)
+      base->pd = pd;
+    if ((flags & IBV_REREG_MR_CHANGE_ACCESS) != 0)
+      mr.access = static_cast<unsigned>(access);
+    if ((flags & IBV_REREG_MR_CHANGE_TRANSLATION) != 0) {
+      fabric().registered += length - base->length;
+      base->addr = start;
+      base->length = length;
+      mr.iova = reinterpret_cast<uintptr_t>(start);
+    }
+    node.key() = base->lkey = base->rkey = fabric().next_key_++;
+    fabric().mrs_.insert(std::move(node));
+    return 0;
+  }
+
   // The bytes that key and range name; null: a key, range or right is wrong.
   static std::byte* bytes(uint32_t key, const ibv_pd* pd, uint64_t address, uint64_t length,
                           unsigned right) {
@@ -254,6 +273,7 @@ const provider::Real& FakeFabric::real() {
     r.ibv_alloc_pd = [](ibv_context* context) {
       auto* pd = new ibv_pd{};
       pd->context = context;
+      pd->handle = the_fabric->next_pd_++;
       return pd;
     };
     r.ibv_dealloc_pd = [](ibv_pd* pd) {
@@ -267,6 +287,7 @@ const provider::Real& FakeFabric::real() {
       return Verbs::reg(pd, start, length, iova, access);
     };
     r.ibv_dereg_mr = Verbs::dereg;
+    r.ibv_rereg_mr = Verbs::rereg;
     r.ibv_create_cq = Verbs::create_cq;
     r.ibv_destroy_cq = [](ibv_cq* cq) {
       delete &Verbs::of(cq);
@@ -297,6 +318,15 @@ FakeFabric::FakeFabric() {
 
 FakeFabric::~FakeFabric() {
   the_fabric = nullptr;
+}
+
+bool FakeFabric::reaches(uint32_t key, const void* byte) const {
+  const auto it = mrs_.find(key);
+  if (it == mrs_.end())
+    return false;
+  const ibv_mr& mr = it->second->mr;
+  const auto at = reinterpret_cast<uintptr_t>(byte) - reinterpret_cast<uintptr_t>(mr.addr);
+  return at < mr.length;
 }
 
 ibv_device* FakeFabric::device() {

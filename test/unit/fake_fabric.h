@@ -34,6 +34,8 @@ public:
   uint64_t posted = 0;     // requests given to queue pairs of the fabric
   uint64_t post_calls = 0; // by so many calls
   uint64_t registered = 0; // bytes
+  // Whether a byte of the process can be reached by the key.
+  bool reaches(uint32_t key, const void* byte) const;
 
 private:
   struct Device;
@@ -47,6 +49,7 @@ private:
   std::map<uint32_t, Qp*> qps_;                 // by number
   uint32_t next_key_ = 0x1000;
   uint32_t next_qpn_ = 0x100;
+  uint32_t next_pd_ = 1;
 };
 
 } // namespace adverb::test

@@ -94,6 +94,15 @@ struct Fixture {
     return regions.localize(&device.pd, staging, copy_below, rights, copy_in, !copy_in, sge, hold);
   }
 
+  // By a policy that wants `chosen`.
+  Ended change(ibv_mr* mr, const Change& change) {
+    return regions.change(mr, change, [this](const Wanted& wanted, Backend*& to) {
+      to = &backend(chosen);
+      const int why = to->fits(wanted).error;
+      return why == EOPNOTSUPP ? (to = &backend("pinned"), 0) : why;
+    });
+  }
+
   // Null: nothing was lent.
   std::shared_ptr<Grant> grant(uint32_t key, uint64_t address, uint64_t length, unsigned access) {
     std::shared_ptr<Grant> lent;
@@ -109,6 +118,7 @@ struct Fixture {
   Regions regions{bench.world, &device.context};
   Staging staging{bench.world, &device.pd};
   Mapped memory{4 * page};
+  std::string_view chosen = "none";
 };
 
 bool same(const ibv_sge& a, const ibv_sge& b) {
@@ -194,7 +204,7 @@ TEST_CASE("nobody's MR is left to the provider") {
   Fixture f;
   ibv_mr stranger{};
   CHECK_FALSE(f.regions.remove(&stranger).known);
-  CHECK_FALSE(f.regions.change(&stranger, {}).known);
+  CHECK_FALSE(f.change(&stranger, {}).known);
 }
 
 TEST_CASE("an unpinned region registers nothing until it is used, and small elements never") {
@@ -328,12 +338,12 @@ TEST_CASE("an element that was received reaches the program only while its regio
   Hold hold;
   REQUIRE(f.localize(sge, hold, write_right, false) == 0);
   hold.block.data[99] = std::byte{7};
-  CHECK(f.regions.deliver(hold, 100));
+  CHECK(f.regions.deliver(&f.device.pd, hold, 100));
   CHECK(f.memory.memory[99] == std::byte{7});
   hold.block.data[99] = std::byte{8};
   CHECK(f.regions.remove(mr).rc == 0);
   ibv_mr* again = f.add("none"); // of the same memory: that is not the region it was posted for
-  CHECK_FALSE(f.regions.deliver(hold, 100));
+  CHECK_FALSE(f.regions.deliver(&f.device.pd, hold, 100));
   CHECK(f.memory.memory[99] == std::byte{7});
   f.regions.release(f.staging, hold);
   f.regions.remove(again);
@@ -431,7 +441,7 @@ TEST_CASE("a changed region answers for its new bytes, domain and rights under i
   REQUIRE(f.localize(sge, hold) == 0);
   const auto grant = f.grant(key, f.memory.address(), 8, IBV_ACCESS_REMOTE_ATOMIC);
   const Mapped other(2 * page);
-  const auto ended = f.regions.change(
+  const auto ended = f.change(
       mr, {IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS,
            &f.device.other_pd, other.memory, other.bytes, IBV_ACCESS_REMOTE_READ});
   CHECK(ended.rc == 0);
@@ -454,6 +464,34 @@ TEST_CASE("a changed region answers for its new bytes, domain and rights under i
   CHECK(remote(f.device.other_pd, other.address(), 1, IBV_ACCESS_REMOTE_WRITE) == EACCES);
 }
 
+TEST_CASE("a grant outlives a change that still allows what was lent") {
+  Fixture f;
+  ibv_mr* mr = f.add("none", all_rights | IBV_ACCESS_REMOTE_ATOMIC);
+  const auto grant = f.grant(mr->rkey, f.memory.address(), 8, IBV_ACCESS_REMOTE_ATOMIC);
+  const auto rights = [](unsigned access) {
+    return Change{.what = IBV_REREG_MR_CHANGE_ACCESS, .access = access};
+  };
+  CHECK(f.change(mr, rights(write_right | IBV_ACCESS_REMOTE_ATOMIC)).rc == 0);
+  CHECK(grant->mr != nullptr);
+  SECTION("until another does not") {
+    CHECK(f.change(mr, rights(all_rights)).rc == 0);
+    CHECK(grant->mr == nullptr);
+  }
+  SECTION("with another backend, too, until the region ends") {
+    f.chosen = "pinned";
+    CHECK(f.change(mr, rights(write_right | IBV_ACCESS_REMOTE_ATOMIC)).rc == 0);
+    CHECK(f.device.find(mr->rkey) != nullptr);
+    CHECK(grant->mr != nullptr);
+    f.regions.remove(mr);
+    CHECK(grant->mr == nullptr);
+    CHECK(f.device.regions.empty());
+  }
+  SECTION("until it is given back") {
+    f.regions.revoke(grant);
+    CHECK(f.device.regions.empty());
+  }
+}
+
 TEST_CASE("a change that makes no sense changes nothing") {
   Fixture f;
   ibv_mr* mr = f.add("none");
@@ -469,7 +507,7 @@ TEST_CASE("a change that makes no sense changes nothing") {
   };
   for (const Change& change : senseless) {
     errno = 0;
-    const auto ended = f.regions.change(mr, change);
+    const auto ended = f.change(mr, change);
     CHECK(ended.known);
     CHECK(ended.rc == IBV_REREG_MR_ERR_INPUT);
     CHECK(errno == EINVAL);
@@ -478,7 +516,7 @@ TEST_CASE("a change that makes no sense changes nothing") {
       static_cast<std::byte*>(mmap(nullptr, page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   munmap(hole, page);
   errno = 0;
-  CHECK(f.regions.change(mr, {.what = translation, .start = hole, .length = page}).rc ==
+  CHECK(f.change(mr, {.what = translation, .start = hole, .length = page}).rc ==
         IBV_REREG_MR_ERR_CMD);
   CHECK(errno == EFAULT);
   Span span;
@@ -489,8 +527,7 @@ TEST_CASE("a pinned region that has another key after a change is not found unde
   Fixture f;
   ibv_mr* mr = f.add("pinned", 0);
   const ibv_sge before = f.element(mr, 0, 8);
-  const auto ended =
-      f.regions.change(mr, {.what = IBV_REREG_MR_CHANGE_ACCESS, .access = write_right});
+  const auto ended = f.change(mr, {.what = IBV_REREG_MR_CHANGE_ACCESS, .access = write_right});
   CHECK(ended.known);
   CHECK(ended.rc == 0);
   CHECK(ended.key == nullptr);
@@ -556,7 +593,7 @@ TEST_CASE("a post and a completion allocate nothing once block and window are th
       ibv_sge large = f.element(mr, 0, page);
       Span span;
       bool good = f.localize(small, staged, write_right, false) == 0;
-      good &= f.regions.deliver(staged, 64);
+      good &= f.regions.deliver(&f.device.pd, staged, 64);
       good &= f.localize(large, windowed) == 0;
       good &= f.regions.local(&f.device.pd, f.element(mr, 0, 64), 0, span) == 0;
       f.regions.release(f.staging, windowed);
@@ -620,8 +657,8 @@ TEST_CASE("a backend with a rule of its own serves elements and peers, and its r
   CHECK(data == f.memory.memory + 3);
   CHECK(f.grant(mr->rkey, f.memory.address(), 8, IBV_ACCESS_REMOTE_ATOMIC) == nullptr);
 
-  const auto changed =
-      f.regions.change(mr, {.what = IBV_REREG_MR_CHANGE_ACCESS, .access = write_right});
+  f.chosen = "toy";
+  const auto changed = f.change(mr, {.what = IBV_REREG_MR_CHANGE_ACCESS, .access = write_right});
   CHECK(changed.rc == 0);
   CHECK(f.device.regions.empty());
   CHECK_FALSE(f.regions.any_remote());

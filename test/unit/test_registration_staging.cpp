@@ -251,11 +251,11 @@ TEST_CASE("an element whose region died under it is not delivered") {
                            hold) == 0);
   REQUIRE(hold.block);
   hold.block.data[99] = std::byte{7};
-  CHECK(regions.deliver(hold, 100));
+  CHECK(regions.deliver(device.pd, hold, 100));
   CHECK(memory[99] == std::byte{7});
   hold.block.data[99] = std::byte{8};
   regions.remove(mr);
-  CHECK_FALSE(regions.deliver(hold, 100));
+  CHECK_FALSE(regions.deliver(device.pd, hold, 100));
   CHECK(memory[99] == std::byte{7});
   regions.release(staging, hold);
   regions.close();
