@@ -208,6 +208,33 @@ void rereg_translation(Case& c) {
   c.sends("outside", p.a, 1);
 }
 
+// What is posted already goes on, if the region still allows it.
+void rereg_posted(Case& c) {
+  Pair p(c, c.a, c.b);
+  c.recv("recv", p.b, {recv_wr(p.b, 21, 0, 64), recv_wr(p.b, 22, 20000, 30000)});
+  rereg(c, "one right less", p.b, IBV_REREG_MR_CHANGE_ACCESS, -1, 0, 0,
+        rw | IBV_ACCESS_REMOTE_READ);
+  c.post("post", p.a, {p.wr(IBV_WR_SEND, 1, 100, 64, 0), p.wr(IBV_WR_SEND, 2, 200, 30000, 0)});
+  c.sends("poll", p.a, 2);
+  c.recvs("poll", p.b, 2);
+  c.bytes("memory", p.b, seed_b, {{0, 64, seed_a, 100}, {20000, 30000, seed_a, 200}});
+}
+
+// And if it does not, not a byte lands where it was.
+void rereg_moved_posted(Case& c, uint32_t size) {
+  Pair p(c, c.a, c.b);
+  c.recv("recv", p.b, {recv_wr(p.b, 21, 0, size)});
+  MrInfo m = rereg(c, "move", p.b, IBV_REREG_MR_CHANGE_TRANSLATION, -1, p.b.buf.addr + 49152, 4096,
+                   rw | remote_all);
+  if (m.err)
+    return;
+  p.b.mr.lkey = m.lkey, p.b.mr.rkey = m.rkey;
+  c.post("post", p.a, {p.wr(IBV_WR_SEND, 1, 100, size, 0)});
+  c.sends("poll", p.a, 1);
+  c.recvs("poll", p.b, 1);
+  c.bytes("memory", p.b, seed_b, {});
+}
+
 // A region is registered before its memory is ever touched.
 void untouched_memory(Case& c) {
   PairOptions o;
@@ -250,6 +277,9 @@ void add_region_cases(std::vector<Test>& t) {
   t.push_back({"region.rereg_access", rereg_access});
   t.push_back({"region.rereg_pd", rereg_pd});
   t.push_back({"region.rereg_translation", rereg_translation});
+  t.push_back({"region.rereg_posted", rereg_posted});
+  t.push_back({"region.rereg_moved_posted", [](Case& c) { rereg_moved_posted(c, 64); }});
+  t.push_back({"region.rereg_moved_posted_large", [](Case& c) { rereg_moved_posted(c, 30000); }});
   t.push_back({"region.untouched_memory", untouched_memory});
   t.push_back(
       {"differs.write_after_munmap", [](Case& c) { access_after(c, -1, IBV_WR_RDMA_WRITE); }});
