@@ -6,7 +6,6 @@
 
 verify=$(find "${ADVERB_BUILD:-build}" -name verify -type f -perm -1 | head -n 1)
 compare=$(dirname "${BASH_SOURCE[0]}")/../verify/verify-compare
-unpinned="adverb run --profile unpinned --"
 logs=${VM_SHARE:-$scratch}
 verify_seconds=${VERIFY_SECONDS:-420}
 
@@ -23,11 +22,18 @@ run_verify() {
   return "$status"
 }
 
-# verify_both NAME ROLE [OPTION]...: a stock run that must be right by itself, a run under adverb, and
-# one TAP line for each case that both saw.
+# under POLICY: the words that run a program under a profile, or one of test/verify/policies.
+under() {
+  local file
+  file=$(dirname "${BASH_SOURCE[0]}")/../verify/policies/$1.json
+  if [ -e "$file" ]; then echo "adverb run --policy $file --"; else echo "adverb run --profile $1 --"; fi
+}
+
+# verify_both NAME ROLE POLICIES [OPTION]...: a stock run that must be right by itself, a run under
+# adverb with each of the policies, and one TAP line for each case that both saw.
 verify_both() {
-  local name=$1 role=$2
-  shift 2
+  local name=$1 role=$2 policies=$3 policy
+  shift 3
   rm -f "$logs/$name".*.log
   if run_verify "" "$role" "$logs/$name.stock.log" "$@"; then
     ok "$name stock is right by itself"
@@ -38,7 +44,9 @@ verify_both() {
     skip "$name under adverb" "adverb is not built"
     return
   fi
-  run_verify "$unpinned" "$role" "$logs/$name.adverb.log" "$@" || echo "# adverb: exit status $?"
-  "$compare" --prefix "$name" "$logs/$name.stock.log" "$logs/$name.adverb.log"
+  for policy in $policies; do
+    run_verify "$(under "$policy")" "$role" "$logs/$name.$policy.log" "$@" || echo "# adverb: exit status $?"
+    "$compare" --prefix "$name $policy" "$logs/$name.stock.log" "$logs/$name.$policy.log"
+  done
   return 0
 }

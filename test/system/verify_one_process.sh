@@ -4,4 +4,4 @@
 # timeout: 900
 # The verifier with both sides in one process (a program that talks to itself), stock and under adverb.
 . "$(dirname "$0")/verify_cases.sh"
-verify_both self both
+verify_both self both targets-unpinned

@@ -24,9 +24,10 @@ else
   skip "32 PDs as an ordinary user, stock" "$(grep -h 'cannot run' "$logs/stock.log" | head -n 1)"
 fi
 # shellcheck disable=SC2086 # the wrap is words
+# shellcheck disable=SC2046 # the wrap is words
 if ! have_adverb; then
   skip "32 PDs as an ordinary user, under adverb" "adverb is not built"
-elif as_user "$logs/adverb.log" $unpinned; then
+elif as_user "$logs/adverb.log" $(under unpinned); then
   ok "32 PDs as an ordinary user, under adverb"
 else
   not_ok "32 PDs as an ordinary user, under adverb" "$(tail -n 1 "$scratch/out")"

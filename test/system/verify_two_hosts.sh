@@ -14,8 +14,8 @@ serve() { # PORT WRAP...
 
 if serves; then
   serve 18600
-  # shellcheck disable=SC2086 # the wrap is words
-  ! have_adverb || serve 18601 $unpinned
+  # shellcheck disable=SC2046,SC2086 # the wrap is words
+  ! have_adverb || serve 18601 $(under unpinned)
   vm-barrier verify.listening
   vm-barrier verify.done
   sed 's/^/# server: /' "$scratch"/server.* | head -n 40
@@ -33,7 +33,7 @@ else
   not_ok "hosts stock is right by itself" "$(grep -hE 'BAD$| died | watchdog ' "$logs/hosts.stock.log" | head -n 1)"
 fi
 if have_adverb; then
-  run_verify "$unpinned" client "$logs/hosts.adverb.log" --peer "$VM_IP_0" --port 18601 || echo "# adverb: exit status $?"
+  run_verify "$(under unpinned)" client "$logs/hosts.adverb.log" --peer "$VM_IP_0" --port 18601 || echo "# adverb: exit status $?"
   "$compare" --prefix hosts "$logs/hosts.stock.log" "$logs/hosts.adverb.log"
 else
   skip "hosts under adverb" "adverb is not built"
