@@ -409,7 +409,7 @@ struct Verbs {
     return 0;
   }
 
-  static void offer(std::vector<std::function<void()>>& steps) {
+  static void offer(Steps& steps) {
     for (const auto& [number, entry] : fabric().qps_) {
       Qp& qp = *entry;
       const auto found = fabric().qps_.find(qp.dest);
@@ -418,18 +418,18 @@ struct Verbs {
         for (size_t at = 0; at < qp.requests.size(); ++at)
           if (qp.requests[at].stage == Stage::posted) {
             if (may_go(qp, at, peer))
-              steps.emplace_back([&qp, at, peer] { go(qp, at, peer); });
+              steps.emplace_back(0, [&qp, at, peer] { go(qp, at, peer); });
             else if (!qp.requests[at].fetches())
               break; // nothing passes it
           }
       const auto landing = std::ranges::find_if(
           qp.requests, [](const Request& r) { return r.fetches() && r.stage != Stage::landed; });
       if (landing != qp.requests.end() && landing->stage == Stage::carried_out)
-        steps.emplace_back([&qp, &r = *landing] { land(qp, r); });
+        steps.emplace_back(0, [&qp, &r = *landing] { land(qp, r); });
       if (!qp.requests.empty() && qp.requests.front().stage == Stage::landed)
-        steps.emplace_back([&qp] { finish_first(qp); });
+        steps.emplace_back(0, [&qp] { finish_first(qp); });
       if (!qp.arrived.empty())
-        steps.emplace_back([&qp] {
+        steps.emplace_back(0, [&qp] {
           complete(qp.qp.recv_cq, qp.arrived.front());
           qp.arrived.pop_front();
         });
@@ -437,7 +437,7 @@ struct Verbs {
   }
 };
 
-void Fabric::offer(std::vector<std::function<void()>>& steps) {
+void Fabric::offer(Steps& steps) {
   Verbs::offer(steps);
 }
 

@@ -10,6 +10,7 @@
 
 #include "choices.h"
 #include "provider/real.h"
+#include "step.h"
 
 #include <cstdint>
 #include <deque>
@@ -36,7 +37,7 @@ public:
   ibv_device* device();
 
   // Appends what could happen next.
-  void offer(std::vector<std::function<void()>>& steps);
+  void offer(Steps& steps);
 
   uint64_t registrations() const { return mrs_.size(); }
   bool loud = false; // prints what it is given, and what it reports

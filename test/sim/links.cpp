@@ -7,8 +7,9 @@ namespace sim {
 
 namespace link = adverb::link;
 
-Channel::Channel(link::Progress& progress, Role role, uint32_t credits, size_t message_max)
-    : link::Channel(progress, role) {
+Channel::Channel(link::Progress& progress, Role role, uint32_t fibre, uint32_t credits,
+                 size_t message_max)
+    : link::Channel(progress, role), fibre(fibre) {
   credits_ = credits;
   message_max_ = message_max;
   version_ = 1;
@@ -17,7 +18,7 @@ Channel::Channel(link::Progress& progress, Role role, uint32_t credits, size_t m
 }
 
 std::byte* Channel::acquire() noexcept {
-  if (free_.empty() || down_) {
+  if (down_ || free_.empty()) {
     starved_ = true;
     return nullptr;
   }
@@ -81,17 +82,18 @@ void Channel::finish_send() {
     user()->on_tx_free();
 }
 
-void Net::offer(std::vector<std::function<void()>>& steps) {
+void Net::offer(Steps& steps) {
   for (const auto& channel : channels_) {
     if (channel->coming())
-      steps.emplace_back([&c = *channel] {
+      steps.emplace_back(channel->fibre, [&c = *channel] {
         const std::lock_guard hold(c.progress().lock());
-        c.take();
+        if (c.coming()) // while this waited for the lock another may have taken it
+          c.take();
       });
     if (channel->unfinished())
-      steps.emplace_back([&c = *channel] { c.finish_send(); });
+      steps.emplace_back(channel->fibre, [&c = *channel] { c.finish_send(); });
     if (channel->over())
-      steps.emplace_back([&c = *channel] {
+      steps.emplace_back(channel->fibre, [&c = *channel] {
         c.end();
         c.peer->close(); // it hears of it
       });
@@ -124,27 +126,26 @@ void Links::bind(const link::LocalQp& qp, uint8_t, std::function<void(link::Boun
   world_.service.run([this, qp, done = std::move(done)] {
     if (std::ranges::find(cancelled_, qp.handle) != cancelled_.end())
       return;
-    for (const auto& theirs : net_.published_) {
-      if (theirs.qp.qpn != qp.dest_qpn)
-        continue;
-      const uint32_t credits = net_.choices.between(1, 6);
-      const size_t message_max = 512 << net_.choices.below(3);
-      auto client =
-          std::make_shared<Channel>(*progress_, link::Channel::Role::client, credits, message_max);
-      auto server = std::make_shared<Channel>(*theirs.links->progress_, link::Channel::Role::server,
-                                              credits, message_max);
-      client->peer = server.get();
-      server->peer = client.get();
-      client->open(*protocol_);
-      server->open(*theirs.links->protocol_);
-      net_.channels_.push_back(client);
-      net_.channels_.push_back(server);
-      mine_.push_back(client);
-      theirs.links->mine_.push_back(server);
-      done({link::Verdict::adverb, client, theirs.qp.handle, {}, true});
-      return;
-    }
-    done({link::Verdict::stock, nullptr, 0, "nobody has it", false});
+    const auto found =
+        std::ranges::find(net_.published_, qp.dest_qpn, [](const auto& p) { return p.qp.qpn; });
+    if (found == net_.published_.end())
+      return done({link::Verdict::stock, nullptr, 0, "nobody has it", false});
+    const auto theirs = *found;
+    const uint32_t credits = net_.choices.between(1, 6);
+    const size_t message_max = 512 << net_.choices.below(3);
+    auto client = std::make_shared<Channel>(*progress_, link::Channel::Role::client, fibre_,
+                                            credits, message_max);
+    auto server = std::make_shared<Channel>(*theirs.links->progress_, link::Channel::Role::server,
+                                            theirs.links->fibre_, credits, message_max);
+    client->peer = server.get();
+    server->peer = client.get();
+    net_.channels_.push_back(client);
+    net_.channels_.push_back(server);
+    client->open(*protocol_);
+    server->open(*theirs.links->protocol_);
+    mine_.push_back(client);
+    theirs.links->mine_.push_back(server);
+    done({link::Verdict::adverb, client, theirs.qp.handle, {}, true});
   });
 }
 
@@ -155,15 +156,17 @@ void Links::cancel_bind(uint64_t handle) {
 bool Links::Polled::progress() {
   if (links.net_.choices.below(2) == 0)
     return false;
-  for (const auto& channel : links.mine_)
-    if (channel->coming()) {
-      if (!lock_.try_lock())
-        return false;
-      const std::lock_guard hold(lock_, std::adopt_lock);
-      channel->take();
-      return true;
-    }
-  return false;
+  const auto at = std::ranges::find_if(links.mine_, [](const auto& c) { return c->coming(); });
+  if (at == links.mine_.end())
+    return false;
+  const auto channel = *at;
+  if (!lock_.try_lock())
+    return false;
+  const std::lock_guard hold(lock_, std::adopt_lock);
+  if (!channel->coming())
+    return false;
+  channel->take();
+  return true;
 }
 
 } // namespace sim

@@ -6,6 +6,7 @@
 
 #include "choices.h"
 #include "link/links.h"
+#include "step.h"
 #include "world/world.h"
 
 #include <deque>
@@ -22,7 +23,7 @@ class Channel;
 class Net {
 public:
   explicit Net(Choices& choices) : choices(choices) {}
-  void offer(std::vector<std::function<void()>>& steps);
+  void offer(Steps& steps);
   // The programs are at their end: a channel and who uses it hold each other until then.
   void close();
   // Every message has arrived.
@@ -43,7 +44,9 @@ private:
 // One end.
 class Channel final : public adverb::link::Channel {
 public:
-  Channel(adverb::link::Progress& progress, Role role, uint32_t credits, size_t message_max);
+  // `fibre`: that takes what comes, unless a poll does.
+  Channel(adverb::link::Progress& progress, Role role, uint32_t fibre, uint32_t credits,
+          size_t message_max);
 
   std::byte* acquire() noexcept override;
   void send(std::byte* message, size_t bytes) noexcept override;
@@ -62,6 +65,7 @@ public:
   size_t buffers_out() const { return received_.out; }
 
   Channel* peer = nullptr;
+  const uint32_t fibre;
 
 private:
   struct Received final : adverb::link::RxBuffer::Pool {
@@ -86,7 +90,7 @@ private:
 
 class Links final : public adverb::link::Links {
 public:
-  Links(adverb::World& world, Net& net) : world_(world), net_(net) {}
+  Links(adverb::World& world, uint32_t fibre, Net& net) : world_(world), fibre_(fibre), net_(net) {}
 
   void serve(std::shared_ptr<adverb::link::Protocol> protocol) override;
   void publish(const adverb::link::LocalQp& qp) override;
@@ -108,6 +112,7 @@ private:
   };
 
   adverb::World& world_;
+  const uint32_t fibre_;
   Net& net_;
   std::shared_ptr<adverb::link::Protocol> protocol_;
   std::shared_ptr<Polled> progress_ = std::make_shared<Polled>(*this);

@@ -3,9 +3,11 @@
 #include "schedule.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cctype>
 #include <chrono>
 #include <cinttypes>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -14,10 +16,23 @@
 #include <malloc.h>
 #include <string>
 
+#include <unistd.h>
+
 namespace {
 
 using sim::Choices;
 using sim::Outcome;
+
+std::atomic<uint64_t> present = 0; // the seed whose schedule runs
+
+// An assertion of the library's is a finding, too; there is no making it small.
+void on_abort(int) {
+  char text[64];
+  const int n =
+      snprintf(text, sizeof text, "# schedule of seed %" PRIu64 " ends at once\n", present.load());
+  if (write(STDOUT_FILENO, text, static_cast<size_t>(n)) < 0)
+    _exit(3);
+}
 
 // What is wrong, without saying with whom.
 std::string sort_of(const std::string& finding) {
@@ -142,6 +157,8 @@ int main(int argc, char** argv) {
       usage(2);
   }
   setvbuf(stdout, nullptr, _IOLBF, 0);
+  (void)signal(SIGABRT, on_abort);
+  (void)signal(SIGSEGV, [](int) { abort(); });
   // What a schedule gives back the next one takes: a system call for each would cost more.
   mallopt(M_TRIM_THRESHOLD, 256 << 20);
   mallopt(M_MMAP_THRESHOLD, 64 << 20);
@@ -152,13 +169,17 @@ int main(int argc, char** argv) {
   std::vector<size_t> requests;
   std::vector<size_t> queue_pairs;
   std::vector<size_t> steps;
+  std::vector<size_t> switches; // of those that preempt
   uint64_t done = 0;
   for (; done < schedules && spent() < static_cast<double>(seconds); ++done) {
+    present = seed + done;
     Choices choices(seed + done);
     const Outcome outcome = sim::run(choices, extras, false);
     requests.push_back(outcome.requests);
     queue_pairs.push_back(outcome.queue_pairs);
     steps.push_back(outcome.steps);
+    if (outcome.preempts)
+      switches.push_back(outcome.switches);
     if (outcome.findings.empty())
       continue;
     printf("not ok - no schedule breaks a rule\n"
@@ -177,10 +198,11 @@ int main(int argc, char** argv) {
   }
   printf("ok - no schedule breaks a rule\n");
   const double cpu = static_cast<double>(clock()) / CLOCKS_PER_SEC;
-  printf("# %" PRIu64
-         " schedules in %.1f s, %.0f a second of CPU; median: %zu requests, %zu queue pairs, %zu "
-         "steps\n",
+  printf("# %" PRIu64 " schedules in %.1f s, %.0f a second of CPU; median: %zu requests, %zu queue "
+         "pairs, %zu steps\n",
          done, spent(), static_cast<double>(done) / cpu, median(requests), median(queue_pairs),
          median(steps));
+  printf("# %zu of them switch threads, median: %zu times away from one that could have gone on\n",
+         switches.size(), median(switches));
   return 0;
 }

@@ -96,7 +96,7 @@ Program::Program(uint32_t number, Choices& choices, Fabric& fabric, Net& net, Or
       budget_(choices.between(8, 40)),
       wrong_(std::array<uint32_t, 4>{0, 200, 40, 10}[choices.below(4)]) {
   words_.loud = loud;
-  auto links = std::make_shared<Links>(world, net);
+  auto links = std::make_shared<Links>(world, service_of(number), net);
   links->serve(adverb::transfer::make_protocol(
       world, std::make_shared<adverb::transfer::Handlers>(adverb::transfer::handler_list()),
       world.targets()));
@@ -207,7 +207,7 @@ bool Program::fill(Queue& queue, Operation& operation, ibv_send_wr& wr,
         slot = slots_[*it];
       }
   if (slot == slots) {
-    if (free_.size() <= receives_max * queues_.size())
+    if (free_.size() <= kept_slots())
       return false;
     slot = free_.back();
     free_.pop_back();
@@ -270,15 +270,20 @@ void Program::post() {
   const uint32_t most = std::min({queue.depth - queue.open, budget_, 4U});
   if (most == 0 || queue.failed)
     return;
+  adverb::model::Qp* const managed = verbs_.managed(queue.qp);
+  if (managed == nullptr) {
+    trouble.emplace_back("a queue pair is not managed");
+    return;
+  }
   const uint32_t count = choices_.between(1, most);
   std::deque<ibv_send_wr> list;
   std::deque<std::vector<ibv_sge>> sges;
   std::vector<Operation> operations;
   for (uint32_t i = 0; i < count; ++i) {
     Operation operation;
-    // A full queue must end in one that says when there is room.
-    operation.signaled =
-        queue.all_signaled || queue.open + i + 1 == queue.depth || choices_.below(3) != 1;
+    // A full queue must end in one that says when there is room, and so must the last buffers.
+    operation.signaled = queue.all_signaled || queue.open + i + 1 == queue.depth ||
+                         free_.size() <= kept_slots() + 1 || choices_.below(3) != 1;
     ibv_send_wr wr{};
     std::vector<ibv_sge> elements;
     if (!fill(queue, operation, wr, elements))
@@ -288,8 +293,6 @@ void Program::post() {
     wr.num_sge = static_cast<int>(sges.back().size());
     list.push_back(wr);
     queue.order.push_back(operation.id);
-    if (verbs_.managed(queue.qp) == nullptr)
-      trouble.emplace_back("a queue pair is not managed");
     operations.push_back(operation);
     oracle_.posted(std::move(operation));
   }
@@ -300,8 +303,7 @@ void Program::post() {
   queue.open += static_cast<uint32_t>(list.size());
   budget_ -= static_cast<uint32_t>(list.size());
   ibv_send_wr* bad = nullptr;
-  if (const int rc = adverb::model::post_send(*verbs_.managed(queue.qp), &list.front(), &bad);
-      rc != 0)
+  if (const int rc = adverb::model::post_send(*managed, &list.front(), &bad); rc != 0)
     trouble.push_back("ibv_post_send: " + std::string(strerror(rc)));
   // What was inline, and every list, is the program's again.
   for (const ibv_send_wr& wr : list)
@@ -427,26 +429,20 @@ void Program::poll() {
        static_cast<int>(choices_.between(1, 8)));
 }
 
-bool Program::wind_up() {
-  bool any = false;
+void Program::wind_up() {
+  found_some_ = false;
   for (ibv_cq* cq : cqs_)
-    any = poll(cq, 8) != 0 || any;
+    found_some_ = poll(cq, 8) != 0 || found_some_;
   for (const auto& queue : queues_)
     post_receive(*queue);
-  return any;
 }
 
-void Program::step() {
-  switch (choices_.below(8)) {
+void Program::act() {
+  switch (choices_.below(5)) {
   case 0:
-  case 1:
-  case 2:
-    poll();
-    break;
-  case 3:
     post_receive(*queues_[choices_.below(static_cast<uint32_t>(queues_.size()))]);
     break;
-  case 4:
+  case 1:
     look();
     break;
   default:
@@ -455,9 +451,18 @@ void Program::step() {
   }
 }
 
-void Program::offer(std::vector<std::function<void()>>& steps) {
+void Program::offer_own(Steps& steps) {
+  steps.emplace_back(poster_of(number_), [this] { act(); });
+  offer_poll(steps);
+}
+
+void Program::offer_poll(Steps& steps) {
+  steps.emplace_back(poller_of(number_), [this] { poll(); });
+}
+
+void Program::offer(Steps& steps) {
   if (!service_.tasks.empty())
-    steps.emplace_back([this] {
+    steps.emplace_back(service_of(number_), [this] {
       const auto task = std::move(service_.tasks.front());
       service_.tasks.pop_front();
       task();
@@ -468,10 +473,10 @@ void Program::offer(std::vector<std::function<void()>>& steps) {
 }
 
 // What comes when nothing else can.
-bool Program::offer_late(std::vector<std::function<void()>>& steps) {
+bool Program::offer_late(Steps& steps) {
   if (service_.timers.empty())
     return false;
-  steps.emplace_back([this] {
+  steps.emplace_back(service_of(number_), [this] {
     const auto first = service_.timers.begin();
     clock_.time = std::max(clock_.time, first->first);
     const auto task = std::move(first->second.second);

@@ -8,6 +8,7 @@
 #include "device.h"
 #include "links.h"
 #include "oracle.h"
+#include "step.h"
 
 #include "model/verbs.h"
 #include "policy/policy.h"
@@ -86,13 +87,15 @@ public:
   void make_qp(uint32_t number);
   void connect(uint32_t number, Program& peer, uint32_t peer_number);
 
-  // Does one thing.
-  void step();
-  void poll();
-  // Takes what completes, and receives what comes, but posts no request. False: there was nothing.
-  bool wind_up();
-  void offer(std::vector<std::function<void()>>& steps);
-  bool offer_late(std::vector<std::function<void()>>& steps);
+  // Appends what it may do: its threads each one thing.
+  void offer_own(Steps& steps);
+  void offer_poll(Steps& steps);
+  // Takes what completes, and receives what comes, but posts no request.
+  void wind_up();
+  // The last time there was something.
+  bool found_some() const noexcept { return found_some_; }
+  void offer(Steps& steps);
+  bool offer_late(Steps& steps);
   // Posts nothing any more.
   bool done() const {
     return budget_ == 0 ||
@@ -117,6 +120,8 @@ private:
     std::vector<uint64_t> order; // ids, oldest first, of those that hold a place
   };
 
+  void act();
+  void poll();
   void post();
   void post_receive(Queue& queue);
   int poll(ibv_cq* cq, int most);
@@ -128,6 +133,7 @@ private:
   void use(uint64_t id, uint32_t slot);
   void release(uint64_t id);
   uint64_t* cells_of(uint32_t slot);
+  size_t kept_slots() const { return receives_max * queues_.size(); } // for receives
 
   const uint32_t number_;
   Choices& choices_;
@@ -155,6 +161,7 @@ private:
   std::vector<uint32_t> users_ = std::vector<uint32_t>(slots); // of each slot
   uint64_t next_id_;
   uint64_t next_value_;
+  bool found_some_ = false;
   uint32_t budget_; // requests still to be posted
   uint32_t wrong_;  // one in so many requests must be refused; 0: none
 };

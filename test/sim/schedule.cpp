@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "schedule.h"
+#include "fibre.h"
 #include "program.h"
 
 #include <array>
@@ -39,9 +40,14 @@ const adverb::policy::Policy& policy(uint32_t which) {
   return *one;
 }
 
+// Points of the library between two interruptions, at most. 0: every step runs to its end.
+constexpr std::array<uint32_t, 6> periods = {0, 0, 0, 12, 40, 150};
+
 class Schedule {
 public:
-  Schedule(Choices& choices, const Extras& extras, bool loud) : choices_(choices), net_(choices) {
+  Schedule(Choices& choices, const Extras& extras, bool loud)
+      : choices_(choices), period_(periods[choices.below(periods.size())]), net_(choices),
+        fibres_(choices, period_), loud_(loud) {
     oracle_.errors_bar = extras.errors;
     oracle_.loud = fabric_.loud = loud;
     const uint32_t which = choices.below(policies.size());
@@ -66,8 +72,14 @@ public:
 
   Outcome run() {
     while (steps_ < steps_max && !(programs_[0]->done() && programs_[1]->done()) && !broken() &&
-           !choices_.spent())
-      step();
+           !choices_.spent()) {
+      ++steps_;
+      offer();
+      for (const auto& program : programs_)
+        offer(*program, &Program::offer_own);
+      if (!take_any())
+        break;
+    }
     wind_up();
     Outcome outcome;
     if (!broken())
@@ -76,9 +88,14 @@ public:
     outcome.findings = oracle_.findings();
     for (const auto& list : {programs_[0]->trouble, programs_[1]->trouble, fabric_.misuse})
       outcome.findings.insert(outcome.findings.end(), list.begin(), list.end());
+    if (!fibres_.idle())
+      for (auto& program : programs_)
+        (void)program.release(); // a thread that waits for ever still uses it
     outcome.steps = steps_;
     outcome.requests = oracle_.operations();
     outcome.queue_pairs = 2 * pairs_;
+    outcome.preempts = period_ != 0;
+    outcome.switches = fibres_.switches();
     return outcome;
   }
 
@@ -88,23 +105,50 @@ private:
            !programs_[0]->trouble.empty() || !programs_[1]->trouble.empty();
   }
 
+  // What could happen beside what the programs do of their own. First those go on that were
+  // interrupted.
   void offer() {
     offered_.clear();
-    fabric_.offer(offered_);
-    net_.offer(offered_);
+    for (uint32_t fibre = 1; fibre < fibres_max; ++fibre)
+      if (fibres_.runnable(fibre))
+        offered_.push_back({fibre, nullptr});
+    fresh_.clear();
+    fabric_.offer(fresh_);
+    net_.offer(fresh_);
     for (const auto& program : programs_)
-      program->offer(offered_);
+      program->offer(fresh_);
+    take_over();
+  }
+  template <typename Function> void offer(Program& program, Function function) {
+    fresh_.clear();
+    (program.*function)(fresh_);
+    take_over();
+  }
+  // A thread does one thing at a time.
+  void take_over() {
+    for (Step& step : fresh_)
+      if (!fibres_.busy(step.fibre))
+        offered_.push_back(std::move(step));
   }
 
-  void step() {
-    ++steps_;
-    offer();
-    const auto machines = static_cast<uint32_t>(offered_.size());
-    const uint32_t which = choices_.below(machines + 2 * programs_.size());
-    if (which < machines)
-      offered_[which]();
-    else
-      programs_[(which - machines) % programs_.size()]->step();
+  bool take_any() {
+    if (offered_.empty())
+      return false;
+    take(offered_[choices_.below(static_cast<uint32_t>(offered_.size()))]);
+    return true;
+  }
+  void take(Step& step) {
+    if (loud_ && period_ != 0)
+      printf("                                            thread %u%s\n", step.fibre,
+             step.go ? "" : " goes on");
+    if (step.fibre == 0 || period_ == 0) {
+      fibres_.turned_away();
+      step.go();
+    } else if (step.go) {
+      fibres_.start(step.fibre, std::move(step.go));
+    } else {
+      fibres_.resume(step.fibre);
+    }
   }
 
   // Lets everything come to its end.
@@ -113,34 +157,49 @@ private:
     for (; steps_ < steps_max && !broken(); ++steps_) {
       offer();
       if (!offered_.empty() && !choices_.once_in(8)) {
-        offered_[choices_.below(static_cast<uint32_t>(offered_.size()))]();
+        // As long as anything new happens: else there is always somebody who polls.
+        if (offered_.back().go)
+          for (const auto& program : programs_)
+            offer(*program, &Program::offer_poll);
+        take_any();
         continue;
       }
       bool any = false;
-      for (const auto& program : programs_)
-        any = program->wind_up() || any;
+      for (uint32_t i = 0; i < programs_.size(); ++i) {
+        if (fibres_.busy(poster_of(i)) || fibres_.busy(poller_of(i)))
+          continue; // it comes to it later
+        Step step{poller_of(i), [&program = *programs_[i]] {
+                    fibres::countdown = 0; // not interrupted: nothing found shall mean nothing
+                    program.wind_up();
+                  }};
+        take(step);
+        any = any || fibres_.busy(poller_of(i)) || programs_[i]->found_some();
+      }
       offer();
       if (any || !offered_.empty())
         continue;
+      if (!fibres_.idle()) {
+        oracle_.found("the threads wait for each other");
+        break;
+      }
       bool idle = true;
       for (const auto& program : programs_)
         idle = program->idle() && idle;
       if (idle || ++timers > timers_max)
         break;
       for (const auto& program : programs_)
-        program->offer_late(offered_);
-      if (offered_.empty())
+        offer(*program, &Program::offer_late);
+      if (!take_any())
         break;
-      offered_[choices_.below(static_cast<uint32_t>(offered_.size()))]();
     }
     if (steps_ < steps_max)
       return;
     // Who still has something to do?
     std::string who;
     const auto ask = [&](const char* name, auto& part) {
-      offered_.clear();
-      part.offer(offered_);
-      if (!offered_.empty())
+      fresh_.clear();
+      part.offer(fresh_);
+      if (!fresh_.empty())
         who += std::string(who.empty() ? "" : ", ") + name;
     };
     ask("the device", fabric_);
@@ -150,28 +209,41 @@ private:
     oracle_.found("it does not come to an end: " + (who.empty() ? "requests wait" : who));
   }
 
-  void close() {
-    for (const auto& program : programs_)
-      program->close();
+  // Everything that happens by itself, for a while.
+  void run_out() {
     for (size_t i = 0; i < steps_max; ++i) {
       offer();
       if (offered_.empty())
         break;
-      offered_[0]();
+      take(offered_[0]);
     }
+  }
+
+  void close() {
+    fibres_.calm();
+    run_out();
+    if (!fibres_.idle())
+      return;
+    for (const auto& program : programs_)
+      program->close();
+    run_out();
     net_.close();
     if (!broken() && fabric_.registrations() != 0)
       oracle_.found(std::to_string(fabric_.registrations()) + " regions of the device are left");
   }
 
   Choices& choices_;
+  const uint32_t period_;
   Fabric fabric_;
   Net net_;
   Oracle oracle_{2, Program::shared_cells};
+  Fibres fibres_;
   std::array<std::unique_ptr<Program>, 2> programs_;
-  std::vector<std::function<void()>> offered_;
+  Steps offered_;
+  Steps fresh_;
   uint32_t pairs_ = 0;
   size_t steps_ = 0;
+  const bool loud_;
 };
 
 } // namespace

@@ -15,6 +15,8 @@ struct Outcome {
   size_t steps = 0;
   size_t requests = 0;
   size_t queue_pairs = 0;
+  bool preempts = false; // of the kind that does
+  size_t switches = 0;   // away from a thread that could have gone on
 };
 
 // Steps and rules that a schedule has only when asked for: they find faults that are not repaired
