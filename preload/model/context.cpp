@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "model/context.h"
 #include "link/links.h"
+#include "model/device_habits.h"
 #include "transfer/responder.h"
 #include "world/world.h"
 
@@ -62,6 +63,13 @@ ibv_pd* Context::own_pd() {
   return own_pd_;
 }
 
+bool Context::leaves_completions() {
+  const std::lock_guard hold(habits_lock_);
+  if (!leaves_completions_)
+    leaves_completions_ = model::leaves_completions(world_, own_pd());
+  return *leaves_completions_;
+}
+
 void Context::use_device() {
   if (links_in_use_.load(std::memory_order_acquire) != nullptr)
     return;
@@ -90,6 +98,7 @@ void Context::close() {
 
 void Context::in_child(bool had_queues) {
   new (&lock_) Mutex;
+  new (&habits_lock_) Mutex;
   new (&links_) std::shared_ptr<link::Progress>; // leaked: it is the parent's
   links_in_use_.store(nullptr);
   regions_.in_child();

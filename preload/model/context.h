@@ -8,6 +8,7 @@
 #include "world/sync.h"
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 
@@ -44,6 +45,13 @@ public:
   // adverb's own PD in the program's context (kick queue pairs); nullptr if it cannot be had.
   ibv_pd* own_pd();
 
+  // Of its queue pairs and receive queues each gets another.
+  uint64_t next_queue() noexcept { return queues_.fetch_add(1, std::memory_order_relaxed); }
+
+  // Whether the device leaves completions of a destroyed queue pair where they are; it is asked
+  // once, at the first call, which may take milliseconds. No lock held.
+  bool leaves_completions();
+
   // adverb's own use of the device, once a queue pair may need a link.
   void use_device();
   // Lets replies and peers' requests proceed; cheap where there is nothing.
@@ -72,6 +80,9 @@ private:
   Mutex lock_;
   std::unordered_map<ibv_pd*, std::shared_ptr<Pd>> pds_;
   ibv_pd* own_pd_ = nullptr;
+  Atomic<uint64_t> queues_{1};
+  Mutex habits_lock_;
+  std::optional<bool> leaves_completions_;
   std::shared_ptr<link::Progress> links_;
   Atomic<link::Progress*> links_in_use_{nullptr};
 };

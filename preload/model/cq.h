@@ -12,6 +12,7 @@
 #include "steering/completion.h"
 #include "world/sync.h"
 
+#include <array>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -32,6 +33,12 @@ public:
   // One of its requests waits for a completion.
   virtual bool waits_for_completion() = 0;
   virtual void try_again() = 0; // the marker is free
+  // Of the requests it has posted to the provider.
+  struct Numbers {
+    uint64_t from = 0;
+    uint64_t end = 0;
+  };
+  virtual Numbers numbers() = 0;
 
 protected:
   ~CqUser() = default;
@@ -55,7 +62,11 @@ public:
 
   // A queue pair whose completions arrive here, with room for `more` completions of its own.
   void attach(uint32_t qpn, CqUser* qp, uint32_t more);
+  // Its provider's queue pair is no more: what that has left is taken, and its number may be given
+  // to the next.
   void detach(uint32_t qpn, const CqUser* qp);
+  // The provider has reset it: what that has left is taken. No lock held, as above.
+  void was_reset(uint32_t qpn, const CqUser* qp);
   // Takes what the provider has, so that no completion of a queue pair about to change is left.
   void settle();
   bool try_settle(); // false: somebody polls right now
@@ -90,6 +101,10 @@ private:
   int absorb_extended(int most);
   void absorb_one(const Completion& completion);
   void pass_marker_on(); // poll_lock_ held
+  bool is_late(const ibv_wc& wc) const;
+  void take_the_last(uint32_t qpn, const CqUser* qp, bool gone);
+  bool holds(uint32_t qpn);
+  void discard(uint32_t qpn);
   bool pop(Completion& completion);
   int pop(int entries, ibv_wc* wc);
   void grow(size_t capacity);
@@ -108,6 +123,14 @@ private:
   };
   std::unordered_map<uint32_t, Attached> qps_; // poll_lock_
   size_t attached_ = 0;                        // sum of their `more`
+  // The last that were detached. No completion of theirs is the program's, and none that another
+  // queue pair has under their number is taken for one.
+  struct Gone {
+    uint32_t qpn = 0;
+    CqUser::Numbers numbers;
+  };
+  std::array<Gone, 16> gone_; // poll_lock_
+  size_t next_gone_ = 0;
   Completion current_;
 
   Mutex ready_lock_;

@@ -36,6 +36,15 @@ uint64_t new_handle(World& world) {
   return handle;
 }
 
+// Numbers of requests and receives differ from those of every queue pair before, as completions of
+// one that is gone may still come, and its number be another's by then.
+constexpr unsigned numbers_shift = 40;
+constexpr uint64_t numbers_mask = (uint64_t{1} << 20) - 1;
+
+uint64_t first_number(Context& context) {
+  return (context.next_queue() & numbers_mask) << numbers_shift;
+}
+
 steering::Order order(World& world, std::string_view device, ibv_qp_type type) {
   return world.policy().order({device, type}) == policy::Order::relaxed ? steering::Order::relaxed
                                                                         : steering::Order::strict;
@@ -52,8 +61,9 @@ Qp::Qp(Parts parts, ibv_qp* qp, ibv_qp_type type, const ibv_qp_cap& cap, bool al
     : context_(std::move(parts.context)), pd_(std::move(parts.pd)),
       send_cq_(std::move(parts.send_cq)), recv_cq_(std::move(parts.recv_cq)),
       srq_(std::move(parts.srq)), qp_(qp), type_(type), qpn_(qp->qp_num), extra_send_(extra_send),
-      ring_(cap, all_signaled), elements_(world(), context_->regions(), pd_->staging, pd_->verbs,
-                                          context_->copy_below(), ring_),
+      first_number_(first_number(*context_)), ring_(cap, all_signaled, first_number_),
+      elements_(world(), context_->regions(), pd_->staging, pd_->verbs, context_->copy_below(),
+                ring_),
       device_(*this, ring_), messages_(world(), ring_),
       send_({world(),
              *this,
@@ -111,7 +121,6 @@ void Qp::retire_incarnation() {
     context_->regions().revoke(grant);
   grants.clear();
   halted_run = 0;
-  receipts_.clear();
 }
 
 void Qp::close() {
@@ -129,7 +138,7 @@ void Qp::reopen() {
 }
 
 void Qp::forget() {
-  // The provider's queue pair is gone: no completion of it can come any more.
+  // The provider's queue pair is gone: no completion of it comes any more but those it has left.
   send_cq_->detach(qpn_, this);
   recv_cq_->detach(qpn_, this);
   const std::lock_guard hold(lock_);
@@ -271,6 +280,11 @@ void Qp::on_completion(const Completion& completion, Cq& cq) {
 bool Qp::waits_for_completion() {
   const std::lock_guard hold(lock_);
   return send_.waits_for_device();
+}
+
+CqUser::Numbers Qp::numbers() {
+  const std::lock_guard hold(lock_);
+  return {first_number_, ring_.tail()};
 }
 
 bool Qp::settle_receives() {

@@ -80,6 +80,7 @@ public:
   void on_completion(const Completion& completion, Cq& cq) override;
   bool waits_for_completion() override;
   void try_again() override;
+  Numbers numbers() override;
 
   // transfer::Source
   void on_reply(const transfer::ReplyHeader& reply, std::span<const std::byte> payload) override;
@@ -136,6 +137,7 @@ private:
   const ibv_qp_type type_;
   const uint32_t qpn_;
   const uint32_t extra_send_;
+  const uint64_t first_number_; // of its requests
 
   Mutex lock_;
   ConditionVariable unloaded_;

@@ -110,6 +110,10 @@ int Qp::to_reset(ibv_qp_attr* attr, int mask) {
     return rc;
   }
   retire_incarnation();
+  send_cq_->was_reset(qpn_, this);
+  if (recv_cq_ != send_cq_)
+    recv_cq_->was_reset(qpn_, this);
+  receipts_.clear();
   {
     const std::lock_guard hold(lock_);
     send_.clear();

@@ -23,7 +23,7 @@ Queue::Queue(Parts parts)
     : world_(parts.world), host_(parts.host), ring_(parts.ring), elements_(parts.elements),
       device_(parts.device), lanes_(std::move(parts.lanes)), table_(parts.ways),
       order_(parts.order), seat_{world_, ring_, *this, elements_, device_, parts.messages},
-      ways_(table_.size()) {}
+      ways_(table_.size()), next_(ring_.tail()) {}
 
 Queue::~Queue() {
   clear();

@@ -141,7 +141,7 @@ private:
   steering::Seat seat_;
   std::vector<std::unique_ptr<steering::Way>> ways_; // by their place in the table
 
-  uint64_t next_ = 0; // to issue
+  uint64_t next_; // to issue
   Mode mode_ = Mode::open;
   Gate gate_ = Gate::open;
   Gate gate_before_stop_ = Gate::open;

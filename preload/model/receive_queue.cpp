@@ -15,11 +15,17 @@ namespace {
 // A receive's wr_id at the provider: receive_bit, the slot's generation, the slot.
 constexpr uint64_t generation_shift = 32;
 constexpr uint32_t generation_mask = 0x3FFFFFFF;
+
+// Far from those of any other queue, so that no slot is taken for one of a queue that is gone.
+uint32_t first_generation(Context& context) {
+  return static_cast<uint32_t>(context.next_queue() * 0x9E3779B1) & generation_mask;
+}
 } // namespace
 
 ReceiveQueue::ReceiveQueue(Context& context, const ibv_pd* pd, registration::Staging& staging,
                            uint32_t most, uint32_t sges)
-    : context_(context), pd_(pd), staging_(staging), sges_(std::max(sges, 1U)), slots_(most),
+    : context_(context), pd_(pd), staging_(staging), sges_(std::max(sges, 1U)),
+      generation_(first_generation(context)), slots_(most, {.generation = generation_}),
       holds_(size_t{most} * sges_), lengths_(size_t{most} * sges_), prepared_(sges_) {
   free_.reserve(most);
   for (uint32_t i = most; i-- > 0;)
@@ -78,7 +84,7 @@ World& ReceiveQueue::world() const noexcept {
 void ReceiveQueue::grow() {
   const auto had = static_cast<uint32_t>(slots_.size());
   const uint32_t now = had + std::max(had / 2, 16U);
-  slots_.resize(now);
+  slots_.resize(now, {.generation = generation_});
   holds_.resize(size_t{now} * sges_);
   lengths_.resize(size_t{now} * sges_);
   for (uint32_t i = now; i-- > had;)

@@ -64,6 +64,7 @@ private:
   const ibv_pd* pd_;
   registration::Staging& staging_;
   const uint32_t sges_;
+  const uint32_t generation_; // of its slots to begin with
   Atomic<uint32_t> staged_{0};
   std::vector<Slot> slots_;
   std::vector<uint32_t> free_;

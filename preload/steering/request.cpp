@@ -8,11 +8,12 @@
 
 namespace adverb::steering {
 
-Ring::Ring(const ibv_qp_cap& cap, bool all_signaled)
+Ring::Ring(const ibv_qp_cap& cap, bool all_signaled, uint64_t first)
     : all_signaled_(all_signaled), sges_(std::max(cap.max_send_sge, 1U)),
       inline_bytes_(cap.max_inline_data), capacity_(std::max(cap.max_send_wr, 1U)),
       mask_(std::bit_ceil(capacity_) - 1), requests_(mask_ + 1), elements_((mask_ + 1) * sges_),
-      holds_((mask_ + 1) * sges_), inline_((mask_ + 1) * inline_bytes_) {}
+      holds_((mask_ + 1) * sges_), inline_((mask_ + 1) * inline_bytes_), head_(first),
+      tail_(first) {}
 
 int Ring::append(const ibv_send_wr& wr) {
   if (wr.num_sge < 0 || static_cast<uint32_t>(wr.num_sge) > sges_)

@@ -37,7 +37,7 @@ void watch_event(Stage stage, Hand hand, Event event) noexcept;
 #endif
 
 struct Request {
-  uint64_t seq = 0;     // its place in the queue pair's posts, from 0
+  uint64_t seq = 0;     // its place in the queue pair's posts
   ibv_send_wr wr{};     // the program's; sg_list points into the ring
   uint64_t length = 0;  // bytes of all elements
   uint32_t inlined = 0; // bytes of it that the ring keeps
@@ -92,7 +92,8 @@ struct Request {
 
 class Ring {
 public:
-  Ring(const ibv_qp_cap& cap, bool all_signaled);
+  // Requests are numbered from `first` on.
+  Ring(const ibv_qp_cap& cap, bool all_signaled, uint64_t first = 0);
 
   // A copy of `wr` behind all others. errno value: ENOMEM full, EINVAL malformed.
   int append(const ibv_send_wr& wr);
@@ -130,8 +131,8 @@ private:
   std::vector<ibv_sge> elements_;
   std::vector<registration::Hold> holds_;
   std::vector<std::byte> inline_;
-  uint64_t head_ = 0;
-  uint64_t tail_ = 0;
+  uint64_t head_;
+  uint64_t tail_;
 };
 
 } // namespace adverb::steering

@@ -29,17 +29,27 @@ struct FakeFabric::Cq {
   std::deque<ibv_wc> completions;
 };
 
+struct PostedReceive {
+  uint64_t wr_id;
+  std::vector<ibv_sge> sges;
+};
+
+struct FakeFabric::Srq {
+  ibv_srq srq{};
+  std::deque<PostedReceive> receives;
+};
+
 struct FakeFabric::Qp {
   ibv_qp qp{};
   unsigned access = 0;
   uint32_t dest = 0;
   bool all_signaled = false;
   ibv_qp_cap cap{};
-  struct Receive {
-    uint64_t wr_id;
-    std::vector<ibv_sge> sges;
-  };
-  std::deque<Receive> receives;
+  std::deque<PostedReceive> own_receives;
+  uint64_t last_receive = 0;
+  std::deque<PostedReceive>& receives() {
+    return qp.srq != nullptr ? reinterpret_cast<Srq*>(qp.srq)->receives : own_receives;
+  }
 };
 
 struct Verbs {
@@ -164,10 +174,10 @@ struct Verbs {
       if (wr.opcode != IBV_WR_RDMA_WRITE_WITH_IMM)
         return IBV_WC_SUCCESS;
     }
-    if (peer.receives.empty())
+    if (peer.receives().empty())
       return IBV_WC_RNR_RETRY_EXC_ERR;
-    const auto receive = std::move(peer.receives.front());
-    peer.receives.pop_front();
+    const auto receive = std::move(peer.receives().front());
+    peer.receives().pop_front();
     const bool immediate = wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
     if (!immediate &&
         !scatter(peer, receive.sges.data(), receive.sges.size(), data.data(), length)) {
@@ -182,7 +192,10 @@ struct Verbs {
 
   static void fail(Qp& qp) {
     qp.qp.state = IBV_QPS_ERR;
-    for (const auto& receive : std::exchange(qp.receives, {}))
+    flush_receives(qp);
+  }
+  static void flush_receives(Qp& qp) {
+    for (const auto& receive : std::exchange(qp.own_receives, {}))
       complete(qp, qp.qp.recv_cq, receive.wr_id, IBV_WC_WR_FLUSH_ERR, IBV_WC_RECV);
   }
 
@@ -195,6 +208,9 @@ struct Verbs {
         return EINVAL;
       }
       ++fabric().posted;
+      fabric().last_send = wr->wr_id;
+      if (fabric().stalled)
+        continue;
       uint32_t length = 0;
       ibv_wc_status status = IBV_WC_WR_FLUSH_ERR;
       if (qp.qp.state == IBV_QPS_RTS) {
@@ -214,8 +230,19 @@ struct Verbs {
     return 0;
   }
   static int post_recv(ibv_qp* base, ibv_recv_wr* wr, ibv_recv_wr**) {
+    Qp& qp = of(base);
+    for (; wr != nullptr; wr = wr->next) {
+      qp.own_receives.push_back({wr->wr_id, {wr->sg_list, wr->sg_list + wr->num_sge}});
+      qp.last_receive = wr->wr_id;
+    }
+    if (qp.qp.state == IBV_QPS_ERR)
+      flush_receives(qp);
+    return 0;
+  }
+  static int post_srq_recv(ibv_srq* base, ibv_recv_wr* wr, ibv_recv_wr**) {
     for (; wr != nullptr; wr = wr->next)
-      of(base).receives.push_back({wr->wr_id, {wr->sg_list, wr->sg_list + wr->num_sge}});
+      reinterpret_cast<FakeFabric::Srq*>(base)->receives.push_back(
+          {wr->wr_id, {wr->sg_list, wr->sg_list + wr->num_sge}});
     return 0;
   }
   static int poll_cq(ibv_cq* base, int most, ibv_wc* wc) {
@@ -242,7 +269,8 @@ struct Verbs {
     qp->qp.recv_cq = attr->recv_cq;
     qp->qp.qp_type = attr->qp_type;
     qp->qp.state = IBV_QPS_RESET;
-    qp->qp.qp_num = fabric().next_qpn_++;
+    qp->qp.srq = attr->srq;
+    qp->qp.qp_num = fabric().next_qpn++;
     qp->all_signaled = attr->sq_sig_all != 0;
     fabric().qps_[qp->qp.qp_num] = qp;
     return &qp->qp;
@@ -257,10 +285,23 @@ struct Verbs {
       return 0;
     if (attr->qp_state == IBV_QPS_ERR)
       fail(qp);
+    if (attr->qp_state == IBV_QPS_RESET)
+      end(qp);
     qp.qp.state = attr->qp_state;
     return 0;
   }
+  // It is reset or destroyed.
+  static void end(Qp& qp) {
+    qp.own_receives.clear();
+    for (ibv_cq* cq : {qp.qp.send_cq, qp.qp.recv_cq})
+      if (fabric().drops_completions)
+        std::erase_if(of(cq).completions,
+                      [&](const ibv_wc& wc) { return wc.qp_num == qp.qp.qp_num; });
+  }
   static int destroy_qp(ibv_qp* base) {
+    if (fabric().flushes_at_destroy)
+      flush_receives(of(base));
+    end(of(base));
     fabric().qps_.erase(base->qp_num);
     delete &of(base);
     return 0;
@@ -291,6 +332,16 @@ const provider::Real& FakeFabric::real() {
     r.ibv_create_cq = Verbs::create_cq;
     r.ibv_destroy_cq = [](ibv_cq* cq) {
       delete &Verbs::of(cq);
+      return 0;
+    };
+    r.ibv_create_srq = [](ibv_pd* pd, ibv_srq_init_attr*) {
+      auto* srq = new FakeFabric::Srq;
+      srq->srq.context = pd->context;
+      srq->srq.pd = pd;
+      return &srq->srq;
+    };
+    r.ibv_destroy_srq = [](ibv_srq* srq) {
+      delete reinterpret_cast<FakeFabric::Srq*>(srq);
       return 0;
     };
     r.ibv_create_qp = Verbs::create_qp;
@@ -329,6 +380,14 @@ bool FakeFabric::reaches(uint32_t key, const void* byte) const {
   return at < mr.length;
 }
 
+void FakeFabric::complete(ibv_cq* cq, const ibv_wc& wc) {
+  Verbs::of(cq).completions.push_back(wc);
+}
+
+uint64_t FakeFabric::last_receive(ibv_qp* qp) {
+  return Verbs::of(qp).last_receive;
+}
+
 ibv_device* FakeFabric::device() {
   auto fresh = std::make_unique<Device>();
   strcpy(fresh->device.name, ("fake" + std::to_string(devices_.size())).c_str());
@@ -336,6 +395,7 @@ ibv_device* FakeFabric::device() {
   context.device = &fresh->device;
   context.ops.post_send = Verbs::post_send;
   context.ops.post_recv = Verbs::post_recv;
+  context.ops.post_srq_recv = Verbs::post_srq_recv;
   context.ops.poll_cq = Verbs::poll_cq;
   context.ops.req_notify_cq = [](ibv_cq*, int) { return 0; };
   devices_.push_back(std::move(fresh));

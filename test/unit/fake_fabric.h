@@ -37,10 +37,23 @@ public:
   // Whether a byte of the process can be reached by the key.
   bool reaches(uint32_t key, const void* byte) const;
 
+  // What devices do each in their way.
+  bool drops_completions = false;  // of a queue pair that is reset or destroyed
+  bool flushes_at_destroy = false; // posted receives
+  bool stalled = false;            // takes requests and carries none out
+  uint32_t next_qpn = 0x100;
+  uint64_t last_send = 0; // number of the request posted last
+
+  // A completion that comes late.
+  static void complete(ibv_cq* cq, const ibv_wc& wc);
+  // The number under which the receive posted last to the queue pair is known to the device.
+  static uint64_t last_receive(ibv_qp* qp);
+
 private:
   struct Device;
   struct Mr;
   struct Cq;
+  struct Srq;
   struct Qp;
   friend struct Verbs;
 
@@ -48,7 +61,6 @@ private:
   std::map<uint32_t, std::unique_ptr<Mr>> mrs_; // by key
   std::map<uint32_t, Qp*> qps_;                 // by number
   uint32_t next_key_ = 0x1000;
-  uint32_t next_qpn_ = 0x100;
   uint32_t next_pd_ = 1;
 };
 

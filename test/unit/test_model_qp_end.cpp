@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// What a queue pair leaves behind when it is reset or destroyed: what its device would leave, under
+// the program's own numbers.
+#include "two_programs.h"
+
+#include "model/cq.h"
+#include "model/srq.h"
+
+using namespace adverb;
+using namespace adverb::test;
+
+namespace {
+
+// a's queue pair is gone or reset; Two's destructor meets a fresh one.
+void destroy(Program& p) {
+  REQUIRE(p.verbs.destroy_qp(p.qp) == 0);
+  p.qp = nullptr;
+}
+void make(Program& p, ibv_srq* srq = nullptr) {
+  ibv_qp_init_attr init{};
+  init.send_cq = init.recv_cq = p.cq;
+  init.srq = srq;
+  init.qp_type = IBV_QPT_RC;
+  init.cap = {8, srq != nullptr ? 0U : 8U, 1, 1, 0};
+  p.qp = p.verbs.create_qp(p.pd, &init);
+  REQUIRE(p.qp != nullptr);
+}
+void reset(Program& p) {
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_RESET;
+  REQUIRE(p.verbs.modify_qp(p.qp, &attr, IBV_QP_STATE) == 0);
+}
+
+std::vector<uint64_t> numbers(const std::vector<ibv_wc>& all) {
+  std::vector<uint64_t> out;
+  for (const auto& wc : all)
+    out.push_back(wc.wr_id);
+  return out;
+}
+using Numbers = std::vector<uint64_t>;
+
+} // namespace
+
+TEST_CASE("what a device drops with its queue pair is not handed out afterwards", "[qp]") {
+  const bool drops = GENERATE(false, true);
+  const bool destroyed = GENERATE(false, true);
+  Two two;
+  Program& a = two.a;
+  Program& b = two.b;
+  two.fabric.drops_completions = drops;
+  REQUIRE(b.receive(31, 0, 64) == 0);
+  REQUIRE(a.post(IBV_WR_SEND, 1, 0, 64, b, 0, 0) == 0);                  // by the device
+  REQUIRE(a.post(IBV_WR_RDMA_WRITE, 2, 0, 64, b, 200, b.mr->rkey) == 0); // by adverb
+  a.verbs.managed(a.cq)->try_settle(); // as the responder does, or a timer
+  two.settle();
+  REQUIRE(b.receive(32, 0, 64) == 0);
+  REQUIRE(a.post(IBV_WR_SEND, 3, 0, 64, b, 0, 0) == 0); // still in the device's queue
+  if (destroyed)
+    destroy(a);
+  else
+    reset(a);
+  CHECK(numbers(a.poll()) == (drops ? Numbers{} : Numbers{1, 2, 3}));
+  if (destroyed)
+    make(a);
+}
+
+TEST_CASE("what is flushed while the queue pair goes bears the program's number", "[qp]") {
+  const bool same_number = GENERATE(false, true);
+  Two two;
+  Program& a = two.a;
+  two.fabric.flushes_at_destroy = true;
+  REQUIRE(a.receive(41, 0, 64) == 0);
+  REQUIRE(a.receive(42, 0, 64) == 0);
+  const uint32_t number = a.qp->qp_num;
+  destroy(a);
+  if (same_number) {
+    two.fabric.next_qpn = number;
+    make(a);
+    REQUIRE(a.receive(51, 0, 64) == 0);
+  }
+  CHECK(numbers(a.poll()) == Numbers{41, 42});
+  if (!same_number)
+    make(a);
+  two.fabric.flushes_at_destroy = false;
+}
+
+TEST_CASE("a late completion is nobody's, though the next queue pair has the number", "[qp]") {
+  const bool same_number = GENERATE(false, true);
+  Two two;
+  Program& a = two.a;
+  Program& b = two.b;
+  REQUIRE(a.receive(41, 0, 64) == 0);
+  ibv_wc receive{};
+  receive.wr_id = test::FakeFabric::last_receive(a.qp);
+  receive.opcode = IBV_WC_RECV;
+  receive.qp_num = a.qp->qp_num;
+  ibv_wc send{};
+  send.qp_num = a.qp->qp_num;
+  two.fabric.stalled = true;
+  REQUIRE(a.post(IBV_WR_SEND, 1, 0, 64, b, 0, 0) == 0);
+  send.wr_id = two.fabric.last_send;
+  destroy(a);
+  CHECK(a.poll().empty());
+  if (same_number)
+    two.fabric.next_qpn = send.qp_num;
+  make(a);
+  a.connect(b);
+  two.settle();
+  REQUIRE(a.receive(51, 0, 64) == 0);
+  REQUIRE(a.post(IBV_WR_SEND, 2, 0, 64, b, 0, 0) == 0);
+  test::FakeFabric::complete(a.cq, receive);
+  test::FakeFabric::complete(a.cq, send);
+  CHECK(a.poll().empty());
+}
+
+TEST_CASE("completions of a queue pair that adverb does not manage are passed on as they are",
+          "[qp]") {
+  Two two;
+  ibv_wc wc{};
+  wc.qp_num = 0xABCDE;
+  wc.wr_id = uint64_t{1} << 63 | 5;
+  test::FakeFabric::complete(two.a.cq, wc);
+  CHECK(numbers(two.a.poll()) == Numbers{wc.wr_id});
+}
+
+TEST_CASE("a shared receive that a dropped completion took is free again", "[qp]") {
+  const bool drops = GENERATE(false, true);
+  Two two;
+  Program& a = two.a;
+  Program& b = two.b;
+  two.fabric.drops_completions = drops;
+  ibv_srq_init_attr init{};
+  init.attr = {4, 1, 0};
+  ibv_srq* srq = b.verbs.create_srq(b.pd, &init);
+  destroy(b);
+  make(b, srq);
+  reset(a);
+  a.connect(b);
+  b.connect(a);
+  two.settle();
+  ibv_sge sge{b.address(0), 64, b.mr->lkey};
+  ibv_recv_wr wr{};
+  wr.wr_id = 61;
+  wr.sg_list = &sge;
+  wr.num_sge = 1;
+  ibv_recv_wr* bad = nullptr;
+  REQUIRE(model::post_srq_recv(*b.verbs.managed(srq), &wr, &bad) == 0);
+  CHECK(b.verbs.managed(srq)->staged() == 1);
+  REQUIRE(a.post(IBV_WR_SEND, 1, 0, 64, b, 0, 0) == 0);
+  destroy(b);
+  CHECK(b.verbs.managed(srq)->staged() == 0);
+  CHECK(numbers(b.poll()) == (drops ? Numbers{} : Numbers{61}));
+  REQUIRE(b.verbs.destroy_srq(srq) == 0);
+  make(b);
+}
