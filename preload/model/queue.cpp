@@ -14,6 +14,7 @@ namespace adverb::model {
 
 using observe::Counter;
 using steering::Event;
+using steering::Fault;
 using steering::Fit;
 using steering::Hand;
 using steering::Request;
@@ -123,15 +124,18 @@ Queue::~Queue() {
   }
 }
 
-// A request the provider has not taken. What the program is just posting is given back to it; of
-// what was accepted earlier its completion is the only place to say it.
+// A request that cannot be issued: something it needs cannot be had, or the provider has not taken
+// it. What the program is just posting is given back to it; of what was accepted earlier its
+// completion is the only place to say it.
 void Queue::refuse(Request& r, int why, Refused& refused, uint64_t sync) {
   if (r.seq >= sync) {
     ring_.truncate(r.seq);
     refused = {r.seq, why};
     return;
   }
-  world_.log.error("the provider refused a request that was accepted: errno {}", why);
+  world_.log.error("a request that was accepted cannot be issued: errno {}", why);
+  if (mode_ != Mode::failed)
+    return replay(r, Fault::unbacked);
   ibv_wc wc{};
   wc.status = IBV_WC_LOC_QP_OP_ERR;
   spoil(r, wc);

@@ -80,8 +80,9 @@ public:
   // and NAKs tell a dead peer from one that lives.
   void on_gone();
 
-  // The queue pair went to ERR.
+  // The queue pair went to ERR; and back from SQE to RTS.
   void fail();
+  void recover() noexcept { mode_ = Mode::open; }
   // RESET or destroy: everything is forgotten without completions.
   void clear();
 
@@ -118,6 +119,7 @@ private:
   Step try_issue(steering::Request& r, int& why);
   Step issue_by_way(steering::Request& r, int& why);
   Step issue_replay(steering::Request& r, int& why);
+  Step issue_nothing(steering::Request& r);
   Step issue_flush(steering::Request& r);
   bool choose_way(steering::Request& r);
   bool lane_is_free(steering::Request& r, steering::Lane& lane);

@@ -43,10 +43,11 @@ void Queue::again(Request& r) {
 void Queue::replay(Request& r, Fault fault) {
   rewind(r.seq);
   r.fault = fault;
-  r.become(Event::replay);
+  if (r.hand != Hand::replay)
+    r.become(Event::replay);
 }
 
-// Completes in error without having been executed, and takes the queue pair with it.
+// Completes in error without having been executed, with the queue pair in error already.
 void Queue::spoil(Request& r, const ibv_wc& wc) {
   r.result = {};
   r.result.wc = wc;
@@ -64,19 +65,16 @@ Queue::Step Queue::issue_replay(Request& r, int& why) {
       return Step::wait;
   if (!host_.may_replay())
     return Step::wait;
+  // A device finds out about a READ's elements when the data comes back, which here came another
+  // way.
+  if (r.fault == Fault::unbacked ||
+      (r.fault == Fault::own_elements && r.wr.opcode == IBV_WR_RDMA_READ))
+    return issue_nothing(r);
   ibv_send_wr wr = r.wr;
   wr.send_flags &= ~static_cast<unsigned>(IBV_SEND_INLINE);
   wr.send_flags |= IBV_SEND_SIGNALED;
   const auto room = device_.room();
   auto used = static_cast<uint32_t>(r.wr.num_sge);
-  if (r.fault == Fault::own_elements && r.wr.opcode == IBV_WR_RDMA_READ) {
-    // A device finds out when the data comes back, which here came another way.
-    ibv_wc wc{};
-    wc.status = IBV_WC_LOC_PROT_ERR;
-    host_.enter_error();
-    spoil(r, wc);
-    return Step::issued;
-  }
   if (r.fault == Fault::own_elements) {
     wr.opcode = IBV_WR_RDMA_WRITE;
     std::copy_n(r.wr.sg_list, r.wr.num_sge, room.begin());
@@ -96,6 +94,23 @@ Queue::Step Queue::issue_replay(Request& r, int& why) {
     device_.wish();
     world_.counters.count(Counter::replays);
   }
+  return Step::issued;
+}
+
+// What the device is not asked to refuse takes the queue pair to error when its turn comes: what is
+// before it is done, and nothing behind it is executed.
+Queue::Step Queue::issue_nothing(Request& r) {
+  device_.commit();
+  if (device_.refused())
+    return Step::changed;
+  if (device_.busy()) {
+    device_.want_drained(r);
+    return Step::wait;
+  }
+  ibv_wc wc{};
+  wc.status = r.fault == Fault::unbacked ? IBV_WC_LOC_QP_OP_ERR : IBV_WC_LOC_PROT_ERR;
+  host_.enter_error();
+  spoil(r, wc);
   return Step::issued;
 }
 

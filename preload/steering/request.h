@@ -28,8 +28,9 @@ class Way;
 class LaneOwner;
 struct WayRow;
 
-// Whose fault it is that the device has to refuse a request.
-enum class Fault : uint8_t { peer, own_elements };
+// Why a request ends in error and takes the queue pair with it. Whose fault the first two are the
+// device says itself; `unbacked`: what it needs here cannot be had.
+enum class Fault : uint8_t { peer, own_elements, unbacked };
 
 #ifdef ADVERB_WATCH_EVENTS
 // Of a test that wants to know which rows of the table it has walked.

@@ -502,9 +502,28 @@ TEST_CASE("what the provider refuses later completes in error, and the rest is f
   b.device.refuse = 1;
   b.answer(0);
   CHECK(b.statuses() == Statuses{success, IBV_WC_LOC_QP_OP_ERR});
+  CHECK(b.in_error);
   REQUIRE(b.device.posted.size() == 1);
   CHECK(b.device.posted[0].wr_id == 2);
   b.land(2, flushed);
+  CHECK(b.completions.back().status == flushed);
+}
+
+TEST_CASE("what cannot be issued waits for its turn to take the queue pair to error", "[queue]") {
+  Bench b;
+  b.become_virtual();
+  b.post(IBV_WR_RDMA_WRITE);
+  b.become_real();
+  b.post_list({IBV_WR_SEND, IBV_WR_SEND, IBV_WR_SEND});
+  b.device.refuse = 2;
+  b.answer(0);
+  REQUIRE(b.device.posted.size() == 1); // the first SEND
+  CHECK_FALSE(b.in_error);
+  b.land(1);
+  CHECK(b.in_error);
+  CHECK(b.statuses() == Statuses{success, success, IBV_WC_LOC_QP_OP_ERR});
+  REQUIRE(b.device.posted.size() == 2);
+  b.land(3, flushed);
   CHECK(b.completions.back().status == flushed);
 }
 
