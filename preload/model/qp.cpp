@@ -258,8 +258,11 @@ void Qp::abort() {
 }
 
 void Qp::on_completion(const Completion& completion, Cq& cq) {
+  const bool failed = completion.wc.status != IBV_WC_SUCCESS;
   if ((completion.wc.wr_id & receive_bit) == 0) {
     const std::lock_guard hold(lock_);
+    if (failed)
+      broken(type_ == IBV_QPT_RC ? IBV_QPS_ERR : IBV_QPS_SQE);
     send_.on_completion(completion);
     return;
   }
@@ -275,6 +278,13 @@ void Qp::on_completion(const Completion& completion, Cq& cq) {
     return;
   c.wc.wr_id = *wr_id;
   cq.push(c);
+  if (failed) {
+    const std::lock_guard hold(lock_);
+    if (broken(IBV_QPS_ERR)) {
+      enter_error(); // as by the rules it is; what is flushed must not be executed
+      send_.fail();
+    }
+  }
 }
 
 bool Qp::waits_for_completion() {
@@ -303,7 +313,7 @@ void Qp::expect_immediate(uint64_t n, uint32_t bytes) {
 
 bool Qp::allows(transfer::Right right) const {
   const ibv_qp_state state = state_;
-  if (state != IBV_QPS_RTR && state != IBV_QPS_RTS && state != IBV_QPS_SQD)
+  if (state < IBV_QPS_RTR || state > IBV_QPS_SQE)
     return false;
   const unsigned access = access_;
   switch (right) {

@@ -8,6 +8,9 @@
 //   RTS          issued            served               issued
 //   SQD          queued            served               those issued finish before SQD is entered
 //   ERR          flushed           refused              dropped and flushed by the provider
+//   SQE          flushed           served               none; not RC
+// The device moves it to ERR or SQE by itself, which is noticed when a completion, an event or
+// ibv_query_qp says so: what the program cannot know yet has happened before it.
 // A move to ERR or RESET and destroy are barriers: when they return no copy runs or will run
 // through this queue pair in either direction. RESET starts a new incarnation with a new handle.
 //
@@ -54,6 +57,8 @@ public:
   int post_send(ibv_send_wr* wr, ibv_send_wr** bad);
   int post_recv(ibv_recv_wr* wr, ibv_recv_wr** bad);
   int modify(ibv_qp_attr* attr, int mask);
+  // The program learns now that its device may have put the queue pair in error.
+  void look_at_state();
 
   // Extended posts: the lock is held from begin() to commit() or abort(). What is built in between
   // is collected by build() and posted like any list.
@@ -121,6 +126,7 @@ private:
   int to_reset(ibv_qp_attr* attr, int mask);
   void captured(const ibv_qp_attr& attr, int mask);
   void entered(ibv_qp_state before, ibv_qp_state now);
+  bool broken(ibv_qp_state now);
   void incarnate();
   void retire_incarnation();
   void wait_until_unloaded();

@@ -58,6 +58,8 @@ void Qp::entered(ibv_qp_state before, ibv_qp_state now) {
       ask_peer();
   }
   const std::lock_guard hold(lock_);
+  if (before == IBV_QPS_SQE)
+    send_.recover();
   send_.pause(false);
   send_.turn();
 }
@@ -82,6 +84,28 @@ int Qp::to_error(ibv_qp_attr* attr, int mask) {
     send_.turn();
   }
   return rc;
+}
+
+// The device has moved it there; lock_ held. False: that was known.
+bool Qp::broken(ibv_qp_state now) {
+  const ibv_qp_state was = state_;
+  if (was < IBV_QPS_RTR || was >= now)
+    return false;
+  state_ = now;
+  return true;
+}
+
+void Qp::look_at_state() {
+  ibv_qp_attr attr{};
+  ibv_qp_init_attr init{};
+  {
+    const provider::Inside inside;
+    if (world().provider.real().ibv_query_qp(qp_, &attr, IBV_QP_STATE, &init) != 0)
+      return;
+  }
+  const std::lock_guard hold(lock_);
+  if ((attr.qp_state == IBV_QPS_ERR || attr.qp_state == IBV_QPS_SQE) && broken(attr.qp_state))
+    send_.fail();
 }
 
 void Qp::enter_error() {

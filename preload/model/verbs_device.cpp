@@ -3,6 +3,7 @@
 #include "model/context.h"
 #include "model/cq.h"
 #include "model/objects.h"
+#include "model/qp.h"
 #include "model/start.h"
 #include "model/verbs.h"
 
@@ -97,8 +98,13 @@ int Verbs::get_async_event(ibv_context* context, ibv_async_event* event) {
     default:
       break;
     }
-    if (!own)
+    if (!own) {
+      if (event->event_type == IBV_EVENT_QP_FATAL || event->event_type == IBV_EVENT_QP_REQ_ERR ||
+          event->event_type == IBV_EVENT_QP_ACCESS_ERR)
+        if (const auto mine = world.objects().qps.share(event->element.qp))
+          mine->look_at_state();
       return 0;
+    }
     const provider::Inside inside;
     world.provider.real().ibv_ack_async_event(event);
   }

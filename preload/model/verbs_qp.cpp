@@ -144,7 +144,9 @@ int Verbs::query_qp(ibv_qp* qp, ibv_qp_attr* attr, int mask, ibv_qp_init_attr* i
     rc = world.provider.real().ibv_query_qp(qp, attr, mask, init);
   }
   if (rc == 0)
-    if (const Qp* mine = world.objects().qps.find(qp)) {
+    if (Qp* mine = world.objects().qps.find(qp)) {
+      if ((mask & IBV_QP_STATE) != 0 && attr->qp_state >= IBV_QPS_SQE)
+        mine->look_at_state();
       attr->cap.max_send_wr -= std::min(mine->extra_send(), attr->cap.max_send_wr);
       init->cap.max_send_wr -= std::min(mine->extra_send(), init->cap.max_send_wr);
     }

@@ -62,6 +62,10 @@ struct Verbs {
   static Cq& of(ibv_cq* cq) { return *reinterpret_cast<Cq*>(cq); }
 
   static ibv_mr* reg(ibv_pd* pd, void* start, size_t length, uint64_t iova, int access) {
+    if (fabric().refuse_regions != 0) {
+      errno = fabric().refuse_regions;
+      return nullptr;
+    }
     auto mr = std::make_unique<Mr>();
     mr->mr.context = pd->context;
     mr->mr.pd = pd;
@@ -203,7 +207,7 @@ struct Verbs {
     Qp& qp = of(base);
     ++fabric().post_calls;
     for (; wr != nullptr; wr = wr->next) {
-      if (qp.qp.state != IBV_QPS_RTS && qp.qp.state != IBV_QPS_ERR) {
+      if (qp.qp.state < IBV_QPS_RTS) {
         *bad = wr;
         return EINVAL;
       }
@@ -220,7 +224,9 @@ struct Verbs {
                      : carry_out(qp, *peer->second, *wr, length);
         if (status == IBV_WC_REM_ACCESS_ERR)
           fail(*peer->second);
-        if (status != IBV_WC_SUCCESS)
+        if (status != IBV_WC_SUCCESS && qp.qp.qp_type == IBV_QPT_UC)
+          qp.qp.state = IBV_QPS_SQE;
+        else if (status != IBV_WC_SUCCESS)
           fail(qp);
       }
       if (status != IBV_WC_SUCCESS || qp.all_signaled || (wr->send_flags & IBV_SEND_SIGNALED) != 0)
@@ -346,6 +352,14 @@ const provider::Real& FakeFabric::real() {
     };
     r.ibv_create_qp = Verbs::create_qp;
     r.ibv_modify_qp = Verbs::modify_qp;
+    r.ibv_query_qp = [](ibv_qp* qp, ibv_qp_attr* attr, int, ibv_qp_init_attr*) {
+      attr->qp_state = qp->state;
+      return 0;
+    };
+    r.ibv_get_async_event = [](ibv_context*, ibv_async_event* event) {
+      *event = the_fabric->event;
+      return 0;
+    };
     r.ibv_destroy_qp = Verbs::destroy_qp;
     r.ibv_query_gid = [](ibv_context*, uint8_t, int, ibv_gid* gid) {
       *gid = {};

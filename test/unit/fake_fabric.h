@@ -41,6 +41,8 @@ public:
   bool drops_completions = false;  // of a queue pair that is reset or destroyed
   bool flushes_at_destroy = false; // posted receives
   bool stalled = false;            // takes requests and carries none out
+  int refuse_regions = 0;          // errno of every registration
+  ibv_async_event event{};         // the next one
   uint32_t next_qpn = 0x100;
   uint64_t last_send = 0; // number of the request posted last
 

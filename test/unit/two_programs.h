@@ -102,6 +102,7 @@ struct Program {
     ibv_comp_channel* channel = nullptr;
     int cqe = 16;
     ibv_qp_cap cap{8, 8, 1, 1, 0};
+    ibv_qp_type type = IBV_QPT_RC;
   };
   Program(FakeFabric& fabric, Joint& joint, const policy::Policy& policy, const Wanted& wanted)
       : bench(&FakeFabric::real(), &policy) {
@@ -117,7 +118,7 @@ struct Program {
     cq = verbs.create_cq(context, wanted.cqe, nullptr, wanted.channel, 0);
     ibv_qp_init_attr init{};
     init.send_cq = init.recv_cq = cq;
-    init.qp_type = IBV_QPT_RC;
+    init.qp_type = wanted.type;
     init.cap = wanted.cap;
     qp = verbs.create_qp(pd, &init);
   }

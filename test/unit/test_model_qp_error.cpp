@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// A queue pair in error, whoever put it there: nothing more is executed through it, in either
+// direction.
+#include "two_programs.h"
+
+#include <cerrno>
+
+using namespace adverb;
+using namespace adverb::test;
+
+namespace {
+
+using Statuses = std::vector<ibv_wc_status>;
+Statuses statuses(const std::vector<ibv_wc>& all) {
+  Statuses out;
+  for (const auto& wc : all)
+    out.push_back(wc.status);
+  return out;
+}
+
+// All that comes until nothing more does.
+std::vector<ibv_wc> drain(Two& two, Program& p) {
+  std::vector<ibv_wc> all;
+  for (int quiet = 0; quiet < 2; ++quiet) {
+    two.settle();
+    for (const auto& wc : p.poll()) {
+      all.push_back(wc);
+      quiet = 0;
+    }
+  }
+  return all;
+}
+
+} // namespace
+
+TEST_CASE("a queued request that cannot be backed takes the queue pair with it", "[qp]") {
+  Two two;
+  Program& a = two.a;
+  Program& b = two.b;
+  REQUIRE(b.receive(31, 0, 40000) == 0);
+  REQUIRE(b.receive(32, 0, 40000) == 0);
+  const auto was = b.memory;
+  REQUIRE(a.post(IBV_WR_RDMA_WRITE, 1, 0, 64, b, 50000, b.mr->rkey) == 0);
+  REQUIRE(a.post(IBV_WR_SEND, 2, 0, 40000, b, 0, 0) == 0); // waits, and would need a window
+  REQUIRE(a.post(IBV_WR_RDMA_WRITE, 3, 0, 64, b, 51000, b.mr->rkey) == 0);
+  REQUIRE(a.post(IBV_WR_SEND, 4, 0, 64, b, 0, 0) == 0);
+  two.fabric.refuse_regions = ENOMEM;
+  const auto done = drain(two, a);
+  two.fabric.refuse_regions = 0;
+  CHECK(statuses(done) ==
+        Statuses{IBV_WC_SUCCESS, IBV_WC_LOC_QP_OP_ERR, IBV_WC_WR_FLUSH_ERR, IBV_WC_WR_FLUSH_ERR});
+  CHECK(a.qp->state == IBV_QPS_ERR);
+  REQUIRE(a.post(IBV_WR_RDMA_WRITE, 5, 0, 64, b, 52000, b.mr->rkey) == 0);
+  CHECK(statuses(drain(two, a)) == Statuses{IBV_WC_WR_FLUSH_ERR});
+  CHECK(drain(two, b).empty());
+  CHECK(memcmp(b.memory.data() + 51000, was.data() + 51000, 2000) == 0);
+}
+
+// A receive that is too small: the device fails the queue pair, and only a receive says so.
+TEST_CASE("a queue pair that its device has put in error serves nobody and issues nothing",
+          "[qp]") {
+  Two two;
+  Program& a = two.a;
+  Program& b = two.b;
+  REQUIRE(a.receive(41, 0, 8) == 0);
+  REQUIRE(b.post(IBV_WR_SEND, 1, 0, 64, a, 0, 0) == 0);
+  CHECK(statuses(drain(two, a)) == Statuses{IBV_WC_LOC_LEN_ERR});
+  const auto was_a = a.memory;
+  const auto was_b = b.memory;
+  REQUIRE(a.post(IBV_WR_RDMA_WRITE, 2, 0, 64, b, 300, b.mr->rkey) == 0);
+  CHECK(statuses(drain(two, a)) == Statuses{IBV_WC_WR_FLUSH_ERR});
+  CHECK(memcmp(b.memory.data(), was_b.data(), was_b.size()) == 0);
+
+  // The other end knows of it, too: by its own SEND.
+  CHECK(statuses(drain(two, b)) == Statuses{IBV_WC_REM_INV_REQ_ERR});
+  CHECK(memcmp(a.memory.data(), was_a.data(), was_a.size()) == 0);
+}
+
+TEST_CASE("a queue pair that fails by its own request serves nobody", "[qp]") {
+  Two two;
+  Program& a = two.a;
+  Program& b = two.b;
+  fill(b, 3);
+  REQUIRE(b.post(IBV_WR_RDMA_WRITE, 1, 0, 64, a, 300, a.mr->rkey) == 0); // learns the key
+  CHECK(statuses(drain(two, b)) == Statuses{IBV_WC_SUCCESS});
+  const auto was = a.memory;
+  ibv_mr good = *a.mr;
+  a.mr->lkey = 0xBAD;
+  REQUIRE(a.post(IBV_WR_SEND, 2, 0, 64, b, 0, 0) == 0);
+  a.mr->lkey = good.lkey;
+  CHECK(statuses(drain(two, a)) == Statuses{IBV_WC_LOC_PROT_ERR});
+  REQUIRE(b.post(IBV_WR_RDMA_WRITE, 3, 0, 64, a, 400, a.mr->rkey) == 0);
+  CHECK(statuses(drain(two, b)) == Statuses{IBV_WC_RETRY_EXC_ERR});
+  CHECK(memcmp(a.memory.data(), was.data(), was.size()) == 0);
+}
+
+// A peer's bad request, say: no completion tells.
+TEST_CASE("an event or a query tells that the device has put a queue pair in error", "[qp]") {
+  Two two;
+  Program& a = two.a;
+  Program& b = two.b;
+  a.qp->state = IBV_QPS_ERR; // by the fabric
+  SECTION("an event") {
+    two.fabric.event.element.qp = a.qp;
+    two.fabric.event.event_type = IBV_EVENT_QP_ACCESS_ERR;
+    ibv_async_event event{};
+    REQUIRE(a.verbs.get_async_event(a.context, &event) == 0);
+  }
+  SECTION("a query") {
+    ibv_qp_attr attr{};
+    ibv_qp_init_attr init{};
+    REQUIRE(a.verbs.query_qp(a.qp, &attr, IBV_QP_STATE, &init) == 0);
+  }
+  const auto was = a.memory;
+  REQUIRE(b.post(IBV_WR_RDMA_WRITE, 3, 0, 64, a, 400, a.mr->rkey) == 0);
+  CHECK(statuses(drain(two, b)) == Statuses{IBV_WC_RETRY_EXC_ERR});
+  CHECK(memcmp(a.memory.data(), was.data(), was.size()) == 0);
+}
+
+TEST_CASE("an event of before does not touch a queue pair that is well", "[qp]") {
+  Two two;
+  Program& a = two.a;
+  two.fabric.event.element.qp = a.qp;
+  two.fabric.event.event_type = IBV_EVENT_QP_FATAL;
+  ibv_async_event event{};
+  REQUIRE(a.verbs.get_async_event(a.context, &event) == 0);
+  REQUIRE(a.post(IBV_WR_RDMA_WRITE, 1, 0, 64, two.b, 300, two.b.mr->rkey) == 0);
+  CHECK(statuses(drain(two, a)) == Statuses{IBV_WC_SUCCESS});
+}
+
+TEST_CASE("a send queue in SQE serves peers, flushes, and goes on from RTS", "[qp]") {
+  Two two({.type = IBV_QPT_UC});
+  Program& a = two.a;
+  Program& b = two.b;
+  const uint32_t good = a.mr->lkey;
+  a.mr->lkey = 0xBAD;
+  REQUIRE(a.post(IBV_WR_SEND, 1, 0, 64, b, 0, 0) == 0);
+  a.mr->lkey = good;
+  CHECK(statuses(drain(two, a)) == Statuses{IBV_WC_LOC_PROT_ERR});
+  REQUIRE(a.post(IBV_WR_RDMA_WRITE, 2, 0, 64, b, 300, b.mr->rkey) == 0);
+  CHECK(statuses(drain(two, a)) == Statuses{IBV_WC_WR_FLUSH_ERR});
+  REQUIRE(b.post(IBV_WR_RDMA_WRITE, 3, 0, 64, a, 300, a.mr->rkey) == 0);
+  CHECK(statuses(drain(two, b)) == Statuses{IBV_WC_SUCCESS});
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_RTS;
+  REQUIRE(a.verbs.modify_qp(a.qp, &attr, IBV_QP_STATE) == 0);
+  REQUIRE(a.post(IBV_WR_RDMA_WRITE, 4, 0, 64, b, 300, b.mr->rkey) == 0);
+  CHECK(statuses(drain(two, a)) == Statuses{IBV_WC_SUCCESS});
+}
