@@ -178,6 +178,9 @@ Queue::Refused Queue::turn(uint64_t sync) {
     lane->commit();
   if (oldest_is_done())
     retire();
+  // It passed one that the device does not report by itself: order "relaxed".
+  if (done_below_ > ring_.head() && device_.busy()) [[unlikely]]
+    device_.want_drained(ring_.at(done_below_ - 1));
   return refused;
 }
 
@@ -187,6 +190,11 @@ void Queue::retire(uint64_t announced) {
   assert(oldest_is_done());
   do {
     Request& r = ring_.at(ring_.head());
+    if (error_left_ && r.result.wc.status == IBV_WC_SUCCESS) [[unlikely]] {
+      r.result = {}; // it had passed the one that failed: order "relaxed"
+      r.result.wc.status = IBV_WC_WR_FLUSH_ERR;
+    }
+    error_left_ |= mode_ == Mode::failed && r.result.wc.status != IBV_WC_SUCCESS;
     if (r.signaled || r.result.wc.status != IBV_WC_SUCCESS) {
       r.result.wc.wr_id = r.wr.wr_id;
       host_.complete(r.result, r.seq == announced);
@@ -223,6 +231,7 @@ bool Queue::carrying() noexcept {
 
 void Queue::done(Request& r) {
   r.become(Event::finished);
+  done_below_ = std::max(done_below_, r.seq + 1);
 }
 
 void Queue::next(Request& r) {

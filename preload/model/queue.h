@@ -82,7 +82,10 @@ public:
 
   // The queue pair went to ERR; and back from SQE to RTS.
   void fail();
-  void recover() noexcept { mode_ = Mode::open; }
+  void recover() noexcept {
+    mode_ = Mode::open;
+    error_left_ = false;
+  }
   // RESET or destroy: everything is forgotten without completions.
   void clear();
 
@@ -143,7 +146,9 @@ private:
   steering::Seat seat_;
   std::vector<std::unique_ptr<steering::Way>> ways_; // by their place in the table
 
-  uint64_t next_; // to issue
+  uint64_t next_;           // to issue
+  uint64_t done_below_ = 0; // no way has completed one from here on
+  bool error_left_ = false; // a completion in error has
   Mode mode_ = Mode::open;
   Gate gate_ = Gate::open;
   Gate gate_before_stop_ = Gate::open;

@@ -65,6 +65,14 @@ Queue::Step Queue::issue_replay(Request& r, int& why) {
       return Step::wait;
   if (!host_.may_replay())
     return Step::wait;
+  // One behind it that was there first (order "relaxed") would be taken for the later one.
+  device_.commit();
+  if (device_.refused())
+    return Step::changed;
+  if (device_.busy()) {
+    device_.want_drained(r);
+    return Step::wait;
+  }
   // A device finds out about a READ's elements when the data comes back, which here came another
   // way.
   if (r.fault == Fault::unbacked ||
@@ -97,16 +105,9 @@ Queue::Step Queue::issue_replay(Request& r, int& why) {
   return Step::issued;
 }
 
-// What the device is not asked to refuse takes the queue pair to error when its turn comes: what is
-// before it is done, and nothing behind it is executed.
+// What the device is not asked to refuse takes the queue pair to error itself: what is before it is
+// done, and nothing behind it is executed.
 Queue::Step Queue::issue_nothing(Request& r) {
-  device_.commit();
-  if (device_.refused())
-    return Step::changed;
-  if (device_.busy()) {
-    device_.want_drained(r);
-    return Step::wait;
-  }
   ibv_wc wc{};
   wc.status = r.fault == Fault::unbacked ? IBV_WC_LOC_QP_OP_ERR : IBV_WC_LOC_PROT_ERR;
   host_.enter_error();
@@ -143,14 +144,14 @@ void Queue::on_completion(const steering::Completion& completion) {
       spoil(r, completion.wc);
   } else if (news == QpLane::News::marker_flushed) {
     mode_ = Mode::failed;
-    rewind(next_);
+    rewind(ring_.head());
   } else if (news == QpLane::News::landed) {
     announced = seq;
     if (mode_ == Mode::replaying && ring_.at(seq).hand == Hand::replay)
       mode_ = Mode::open;
     if (completion.wc.status != IBV_WC_SUCCESS) {
       mode_ = Mode::failed;
-      rewind(next_);
+      rewind(seq + 1);
     }
   } else if (news == QpLane::News::none) {
     return;
@@ -206,7 +207,7 @@ void Queue::clear() {
   for (const auto& way : ways_)
     if (way)
       way->gone();
-  mode_ = Mode::open;
+  recover();
   gate_ = gate_before_stop_ = Gate::open;
 }
 

@@ -352,6 +352,55 @@ TEST_CASE("the device waits for a software lane, and relaxed WRITEs for nobody",
   }
 }
 
+TEST_CASE("what overtook an unsignaled WRITE has the device say that that is done", "[queue]") {
+  Bench b(Order::relaxed);
+  b.post(IBV_WR_RDMA_WRITE, false);
+  b.become_virtual();
+  b.post(IBV_WR_RDMA_WRITE);
+  REQUIRE(b.soft.busy());
+  b.answer(1);
+  CHECK(b.completions.empty());
+  REQUIRE(b.device.posted.size() == 2);
+  CHECK(b.device.posted[1].wr_id == (model::marker_bit | 0));
+  CHECK(b.queue.waits_for_device());
+  b.queue.turn(); // one is enough
+  CHECK(b.device.posted.size() == 2);
+  b.land(model::marker_bit | 0);
+  CHECK(b.statuses() == Statuses{success});
+  CHECK(b.ring.empty());
+}
+
+TEST_CASE("behind an error nothing succeeds, whatever it overtook", "[queue]") {
+  Bench b(Order::relaxed);
+  b.become_virtual();
+  b.post(IBV_WR_RDMA_WRITE);
+  b.become_real();
+  b.post(IBV_WR_RDMA_WRITE);
+  b.become_virtual();
+  b.post(IBV_WR_RDMA_WRITE);
+  REQUIRE(b.device.posted.size() == 1);
+  SECTION("the device's") {
+    b.land(1, IBV_WC_REM_ACCESS_ERR);
+    REQUIRE(b.device.posted.size() == 2); // the last is flushed
+    CHECK(b.device.posted[1].wr_id == 2);
+    b.land(2, flushed);
+    b.answer(0); // was before it
+    CHECK(b.statuses() == Statuses{success, IBV_WC_REM_ACCESS_ERR, flushed});
+  }
+  SECTION("the peer's") {
+    b.queue.replay(b.ring.at(0), Fault::peer);
+    b.queue.turn();
+    CHECK_FALSE(b.soft.busy());
+    CHECK(b.device.posted.size() == 1); // completions come in the order of posting
+    b.land(1);
+    REQUIRE(b.device.posted.size() == 2);
+    b.land(0, IBV_WC_REM_ACCESS_ERR);
+    REQUIRE(b.device.posted.size() == 3);
+    b.land(2, flushed);
+    CHECK(b.statuses() == Statuses{IBV_WC_REM_ACCESS_ERR, flushed, flushed});
+  }
+}
+
 TEST_CASE("a fenced request waits for what READs bring", "[queue]") {
   Bench b;
   b.become_virtual();
