@@ -33,6 +33,7 @@ int dispatch_post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad);
 int dispatch_post_srq_recv(ibv_srq* srq, ibv_recv_wr* wr, ibv_recv_wr** bad);
 int dispatch_poll_cq(ibv_cq* cq, int entries, ibv_wc* wc);
 int dispatch_req_notify_cq(ibv_cq* cq, int solicited_only);
+int dispatch_bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* bind);
 
 // In a fork child every object of the parent is the provider's.
 void forget_all();

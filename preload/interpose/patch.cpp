@@ -111,6 +111,7 @@ void patch_data_path(ibv_context* context) {
   swap_in(context->ops.post_srq_recv, dispatch_post_srq_recv);
   context->ops.poll_cq = dispatch_poll_cq;
   context->ops.req_notify_cq = dispatch_req_notify_cq;
+  swap_in(context->ops.bind_mw, dispatch_bind_mw);
 }
 
 void unpatch(ibv_context* context) {
@@ -121,6 +122,7 @@ void unpatch(ibv_context* context) {
   context->ops.post_srq_recv = kept.post_srq_recv;
   context->ops.poll_cq = kept.poll_cq;
   context->ops.req_notify_cq = kept.req_notify_cq;
+  context->ops.bind_mw = kept.bind_mw;
   if (verbs_context* v = verbs_get_ctx(context)) {
     swap_in(v->create_qp_ex, kept.create_qp_ex);
     swap_in(v->create_cq_ex, kept.create_cq_ex);

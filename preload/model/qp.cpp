@@ -201,6 +201,66 @@ int Qp::post_send(ibv_send_wr* list, ibv_send_wr** bad) {
   return rc;
 }
 
+// Windows of type 1 are bound by a call of their own, which posts a request like others and tells
+// the window's next key at once. One that has to wait in the queue is told it by the rule that
+// providers follow.
+int Qp::bind_mw(ibv_mw* mw, ibv_mw_bind* bind) {
+  const std::lock_guard hold(lock_);
+  if (state_ < IBV_QPS_RTS)
+    return EINVAL;
+  binds_ = true;
+  const uint32_t before = mw->rkey;
+  const uint64_t from = ring_.tail();
+  ibv_send_wr wr{};
+  wr.wr_id = bind->wr_id;
+  wr.opcode = IBV_WR_BIND_MW;
+  wr.send_flags = bind->send_flags;
+  wr.bind_mw = {mw, ibv_inc_rkey(before), bind->bind_info};
+  if (const int rc = ring_.append(wr); rc != 0)
+    return rc;
+  mw->rkey = wr.bind_mw.rkey;
+  uint64_t refused = 0;
+  const int why = issue_from(from, refused);
+  if (why != 0)
+    mw->rkey = before;
+  return why;
+}
+
+int Qp::post_bind(const ibv_send_wr& wr) {
+  ibv_mw* mw = wr.bind_mw.mw;
+  const uint32_t told = mw->rkey; // of a later one, perhaps
+  mw->rkey = (wr.bind_mw.rkey & ~0xFFU) | ((wr.bind_mw.rkey - 1) & 0xFFU);
+  ibv_mw_bind bind{wr.wr_id, wr.send_flags, wr.bind_mw.bind_info};
+  const int rc = world().provider.ops(qp_->context).bind_mw(qp_, mw, &bind);
+  if (rc == 0 && mw->rkey != wr.bind_mw.rkey && world().log.every("bind-key", 10))
+    world().log.error("a memory window was bound under key {:#x}, where {:#x} was expected",
+                      mw->rkey, wr.bind_mw.rkey);
+  if (rc != 0 || told != wr.bind_mw.rkey)
+    mw->rkey = told;
+  return rc;
+}
+
+// A list with such requests in it: what is between them goes as lists.
+int Qp::post_with_binds(ibv_send_wr* list, ibv_send_wr** bad) {
+  const auto is_bind = [](const ibv_send_wr& wr) {
+    return wr.opcode == IBV_WR_BIND_MW && wr.bind_mw.mw->type == IBV_MW_TYPE_1;
+  };
+  while (list != nullptr) {
+    ibv_send_wr* last = list;
+    while (last->next != nullptr && !is_bind(*list) && !is_bind(*last->next))
+      last = last->next;
+    ibv_send_wr* rest = std::exchange(last->next, nullptr);
+    *bad = list;
+    const int rc = is_bind(*list) ? post_bind(*list)
+                                  : world().provider.ops(qp_->context).post_send(qp_, list, bad);
+    last->next = rest;
+    if (rc != 0)
+      return rc;
+    list = rest;
+  }
+  return 0;
+}
+
 int Qp::post_recv(ibv_recv_wr* wr, ibv_recv_wr** bad) {
   if (!receive_) {
     *bad = wr;
@@ -467,6 +527,8 @@ void Qp::later(std::chrono::nanoseconds delay, steering::Way& way) {
 
 int Qp::post_send_to_provider(ibv_send_wr* list, ibv_send_wr** bad) {
   const provider::Inside inside;
+  if (binds_) [[unlikely]]
+    return post_with_binds(list, bad);
   return world().provider.ops(qp_->context).post_send(qp_, list, bad);
 }
 

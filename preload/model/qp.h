@@ -56,6 +56,7 @@ public:
   // The program's calls.
   int post_send(ibv_send_wr* wr, ibv_send_wr** bad);
   int post_recv(ibv_recv_wr* wr, ibv_recv_wr** bad);
+  int bind_mw(ibv_mw* mw, ibv_mw_bind* bind); // of type 1
   int modify(ibv_qp_attr* attr, int mask);
   // The program learns now that its device may have put the queue pair in error.
   void look_at_state();
@@ -122,6 +123,8 @@ public:
 private:
   bool connected() const noexcept { return type_ == IBV_QPT_RC || type_ == IBV_QPT_UC; }
   int issue_from(uint64_t from, uint64_t& refused);
+  int post_bind(const ibv_send_wr& wr);
+  int post_with_binds(ibv_send_wr* list, ibv_send_wr** bad);
   int to_error(ibv_qp_attr* attr, int mask);
   int to_reset(ibv_qp_attr* attr, int mask);
   void captured(const ibv_qp_attr& attr, int mask);
@@ -161,6 +164,7 @@ private:
   size_t built_ = 0;              // of it, in the present list
   uint64_t build_from_ = 0;
   int build_error_ = 0;
+  bool binds_ = false; // bind_mw() was called
 
   uint64_t handle_ = 0;
   Atomic<steering::Peer> peer_{steering::Peer::unknown};

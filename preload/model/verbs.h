@@ -42,6 +42,7 @@ struct Verbs {
 // The data path of a managed object.
 int post_send(Qp& qp, ibv_send_wr* wr, ibv_send_wr** bad);
 int post_recv(Qp& qp, ibv_recv_wr* wr, ibv_recv_wr** bad);
+int bind_mw(Qp& qp, ibv_mw* mw, ibv_mw_bind* bind);
 int post_srq_recv(Srq& srq, ibv_recv_wr* wr, ibv_recv_wr** bad);
 int poll_cq(Cq& cq, int entries, ibv_wc* wc);
 int req_notify_cq(Cq& cq, int solicited_only);

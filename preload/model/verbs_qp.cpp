@@ -165,6 +165,10 @@ int post_recv(Qp& qp, ibv_recv_wr* wr, ibv_recv_wr** bad) {
   return qp.post_recv(wr, bad);
 }
 
+int bind_mw(Qp& qp, ibv_mw* mw, ibv_mw_bind* bind) {
+  return qp.bind_mw(mw, bind);
+}
+
 namespace {
 
 void manage_srq(const std::shared_ptr<Context>& context, ibv_srq* srq, ibv_pd* pd,

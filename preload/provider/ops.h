@@ -13,6 +13,7 @@ struct ContextOps {
   decltype(ibv_context_ops::post_srq_recv) post_srq_recv = nullptr;
   decltype(ibv_context_ops::poll_cq) poll_cq = nullptr;
   decltype(ibv_context_ops::req_notify_cq) req_notify_cq = nullptr;
+  decltype(ibv_context_ops::bind_mw) bind_mw = nullptr;
   decltype(verbs_context::create_qp_ex) create_qp_ex = nullptr;
   decltype(verbs_context::create_cq_ex) create_cq_ex = nullptr;
   decltype(verbs_context::create_srq_ex) create_srq_ex = nullptr;

@@ -52,6 +52,7 @@ ContextOps read(ibv_context* context) {
   o.post_srq_recv = context->ops.post_srq_recv;
   o.poll_cq = context->ops.poll_cq;
   o.req_notify_cq = context->ops.req_notify_cq;
+  o.bind_mw = context->ops.bind_mw;
   if (verbs_context* v = verbs_get_ctx(context)) {
     o.create_qp_ex = member(v, &verbs_context::create_qp_ex);
     o.create_cq_ex = member(v, &verbs_context::create_cq_ex);

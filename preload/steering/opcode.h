@@ -49,6 +49,12 @@ constexpr ibv_wc_opcode completion_opcode(ibv_wr_opcode opcode) noexcept {
     return IBV_WC_COMP_SWAP;
   case IBV_WR_ATOMIC_FETCH_AND_ADD:
     return IBV_WC_FETCH_ADD;
+  case IBV_WR_BIND_MW:
+    return IBV_WC_BIND_MW;
+  case IBV_WR_LOCAL_INV:
+    return IBV_WC_LOCAL_INV;
+  case IBV_WR_TSO:
+    return IBV_WC_TSO;
   default:
     return IBV_WC_SEND;
   }

@@ -157,6 +157,8 @@ struct Verbs {
   static ibv_wc_status carry_out(Qp& qp, Qp& peer, const ibv_send_wr& wr, uint32_t& length) {
     std::vector<std::byte> data;
     const bool reading = wr.opcode == IBV_WR_RDMA_READ;
+    if (wr.opcode == IBV_WR_BIND_MW)
+      return IBV_WC_SUCCESS;
     for (int i = 0; i < wr.num_sge; ++i)
       length += wr.sg_list[i].length;
     if (!reading && !gather(qp, wr, data))
@@ -234,6 +236,16 @@ struct Verbs {
                  wr->opcode == IBV_WR_RDMA_READ ? IBV_WC_RDMA_READ : IBV_WC_RDMA_WRITE, length);
     }
     return 0;
+  }
+  static int bind_mw(ibv_qp* base, ibv_mw* mw, ibv_mw_bind* bind) {
+    ibv_send_wr wr{};
+    wr.wr_id = bind->wr_id;
+    wr.opcode = IBV_WR_BIND_MW;
+    wr.send_flags = bind->send_flags;
+    wr.bind_mw.rkey = mw->rkey = ibv_inc_rkey(mw->rkey);
+    fabric().bound.push_back(mw->rkey);
+    ibv_send_wr* bad = nullptr;
+    return post_send(base, &wr, &bad);
   }
   static int post_recv(ibv_qp* base, ibv_recv_wr* wr, ibv_recv_wr**) {
     Qp& qp = of(base);
@@ -408,6 +420,7 @@ ibv_device* FakeFabric::device() {
   ibv_context& context = fresh->extended.context;
   context.device = &fresh->device;
   context.ops.post_send = Verbs::post_send;
+  context.ops.bind_mw = Verbs::bind_mw;
   context.ops.post_recv = Verbs::post_recv;
   context.ops.post_srq_recv = Verbs::post_srq_recv;
   context.ops.poll_cq = Verbs::poll_cq;

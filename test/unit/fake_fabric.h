@@ -44,7 +44,8 @@ public:
   int refuse_regions = 0;          // errno of every registration
   ibv_async_event event{};         // the next one
   uint32_t next_qpn = 0x100;
-  uint64_t last_send = 0; // number of the request posted last
+  std::vector<uint32_t> bound; // keys of windows, as they were bound
+  uint64_t last_send = 0;      // number of the request posted last
 
   // A completion that comes late.
   static void complete(ibv_cq* cq, const ibv_wc& wc);

@@ -68,6 +68,9 @@ int post_send(Qp&, ibv_send_wr*, ibv_send_wr**) {
 int post_recv(Qp&, ibv_recv_wr*, ibv_recv_wr**) {
   raise();
 }
+int bind_mw(Qp&, ibv_mw*, ibv_mw_bind*) {
+  raise();
+}
 int post_srq_recv(Srq&, ibv_recv_wr*, ibv_recv_wr**) {
   raise();
 }
@@ -168,7 +171,9 @@ TEST_CASE("what a plain post or poll throws is the verb's own error", "[boundary
     ibv_wc wc{};
     CHECK(interpose::dispatch_poll_cq(cq, 1, &wc) == -1);
     CHECK(interpose::dispatch_req_notify_cq(cq, 0) == error);
-    CHECK(caught() == before + 5);
+    ibv_mw_bind bind{};
+    CHECK(interpose::dispatch_bind_mw(qp, nullptr, &bind) == error);
+    CHECK(caught() == before + 6);
   });
 }
 
