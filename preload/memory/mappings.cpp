@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "memory/mappings.h"
+#include "memory/copy.h"
 
+#include <algorithm>
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
@@ -32,6 +34,15 @@ bool is_ordinary(std::string_view path, bool shared) {
   return !shared;
 }
 
+// Pages past the end of a file cannot be had, which the kernel says when one is touched, of shared
+// memory, a memfd, a private mapping all the same; and the last one is there only if all are. Where
+// no copy is possible at all nothing can be said.
+bool ends_in_file(uintptr_t end) {
+  char last = 0;
+  return memory::read(&last, reinterpret_cast<const void*>(end - 1), 1) ||
+         !memory::read(&last, &last, 1);
+}
+
 struct File {
   void operator()(FILE* f) const { fclose(f); }
 };
@@ -52,10 +63,11 @@ Mapping mapping_of(uintptr_t start, size_t length, bool writable) {
   while (next < end && getline(&line, &room, maps.get()) > 0) {
     uint64_t from = 0;
     uint64_t to = 0;
+    uint64_t inode = 0;
     char rights[5] = {};
     int path_at = 0;
-    if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %4s %*s %*s %*s %n", &from, &to, rights, &path_at) <
-        3)
+    if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %4s %*s %*s %" SCNu64 " %n", &from, &to, rights,
+               &inode, &path_at) < 4)
       continue;
     if (to <= next)
       continue;
@@ -64,7 +76,10 @@ Mapping mapping_of(uintptr_t start, size_t length, bool writable) {
     std::string_view path(line + path_at);
     while (!path.empty() && path.back() == '\n')
       path.remove_suffix(1);
-    foreign |= !is_ordinary(path, rights[3] == 's');
+    const bool ordinary = is_ordinary(path, rights[3] == 's');
+    if (ordinary && inode != 0 && !ends_in_file(std::min<uint64_t>(to, end)))
+      break;
+    foreign |= !ordinary;
     next = to;
   }
   free(line);

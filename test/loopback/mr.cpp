@@ -3,6 +3,7 @@
 // counted, and limited when ADVERB_LOOPBACK_MEMLOCK says so.
 #include "objects.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <sys/mman.h>
@@ -36,8 +37,16 @@ bool valid_access(unsigned access) {
          (access & IBV_ACCESS_LOCAL_WRITE) != 0;
 }
 
+// Of a byte past its file's end the kernel says EFAULT, as it does when it pins.
+bool readable(uint64_t address) {
+  char byte = 0;
+  const iovec mine{&byte, 1};
+  const iovec theirs{reinterpret_cast<void*>(address), 1};
+  return process_vm_readv(getpid(), &mine, 1, &theirs, 1, 0) == 1;
+}
+
 // Whether [address, address + length) is mapped, and writable where it must be, told without
-// touching its content: mincore() knows mappings, /proc/self/maps their protection.
+// touching more than the last byte of each file's part: /proc/self/maps knows mappings and rights.
 bool mapped(uint64_t address, uint64_t length, bool writable) {
   if (length == 0)
     return true;
@@ -48,11 +57,13 @@ bool mapped(uint64_t address, uint64_t length, bool writable) {
   const uint64_t end = address + length;
   char line[512];
   while (at < end && fgets(line, sizeof(line), maps) != nullptr) {
-    unsigned long from = 0, to = 0;
+    unsigned long from = 0, to = 0, inode = 0;
     char rights[5] = {};
-    if (sscanf(line, "%lx-%lx %4s", &from, &to, rights) != 3 || to <= at)
+    if (sscanf(line, "%lx-%lx %4s %*s %*s %lu", &from, &to, rights, &inode) != 4 || to <= at)
       continue;
     if (from > at || (writable ? rights[1] != 'w' : rights[0] != 'r'))
+      break;
+    if (inode != 0 && !readable(std::min(to, end) - 1))
       break;
     at = to;
   }

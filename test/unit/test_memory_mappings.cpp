@@ -95,6 +95,28 @@ TEST_CASE("shared memory and private files are ordinary, shared files and specia
     CHECK(mapping_of(vdso, page, false) == Mapping::foreign);
 }
 
+TEST_CASE("a range that reaches past a file's end is absent, as stock answers EFAULT") {
+  const int memory = memfd_create("test", MFD_CLOEXEC);
+  FILE* file = tmpfile();
+  REQUIRE(file != nullptr);
+  for (const int fd : {memory, fileno(file)})
+    for (const int flags : {MAP_SHARED, MAP_PRIVATE}) {
+      if (fd != memory && flags == MAP_SHARED)
+        continue; // the provider's to judge
+      CAPTURE(fd == memory, flags);
+      REQUIRE(ftruncate(fd, page + 100) == 0);
+      const Mapped m(4, flags, fd);
+      CHECK(mapping_of(m.at, 2 * page, true) == Mapping::ordinary); // to the end of its last page
+      CHECK(mapping_of(m.at, 2 * page + 1, true) == Mapping::absent);
+      CHECK(mapping_of(m.at, 4 * page, false) == Mapping::absent);
+      CHECK(mapping_of(m.at + 3 * page, 1, false) == Mapping::absent);
+      REQUIRE(ftruncate(fd, 4 * page) == 0);
+      CHECK(mapping_of(m.at, 4 * page, true) == Mapping::ordinary);
+    }
+  close(memory);
+  fclose(file);
+}
+
 TEST_CASE("what is left of RLIMIT_MEMLOCK shrinks by what is locked") {
   const pid_t pid = fork();
   if (pid == 0) {

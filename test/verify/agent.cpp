@@ -152,6 +152,32 @@ BufInfo Agent::exec(const MakeBuf& c) {
   return {0, keep(bufs_, Buf{p, size}), reinterpret_cast<uint64_t>(p), size};
 }
 
+BufInfo Agent::exec(const MapFile& c) {
+  const std::string name = "/adverb-verify." + std::to_string(getpid());
+  char path[] = "/var/tmp/adverb-verify-XXXXXX";
+  int fd = -1;
+  if (c.backing == Backing::shared_memory) {
+    fd = shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
+    shm_unlink(name.c_str());
+  } else if (c.backing == Backing::private_file) {
+    fd = mkstemp(path);
+    unlink(path);
+  } else {
+    fd = memfd_create("verify", MFD_CLOEXEC);
+  }
+  if (fd < 0)
+    return {errno, -1, 0, 0};
+  const bool shared = c.backing == Backing::shared_memory || c.backing == Backing::memfd;
+  void* p = MAP_FAILED;
+  if (ftruncate(fd, static_cast<off_t>(c.file_size)) == 0)
+    p = mmap(nullptr, c.size, PROT_READ | PROT_WRITE, shared ? MAP_SHARED : MAP_PRIVATE, fd, 0);
+  const int err = errno;
+  close(fd);
+  if (p == MAP_FAILED)
+    return {err, -1, 0, 0};
+  return {0, keep(bufs_, Buf{p, c.size}), reinterpret_cast<uint64_t>(p), c.size};
+}
+
 Outcome Agent::exec(const Protect& c) {
   void* p = reinterpret_cast<void*>(c.addr);
   int rc = c.prot < 0 ? munmap(p, c.size) : mprotect(p, c.size, c.prot);

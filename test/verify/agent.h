@@ -27,6 +27,7 @@ public:
   Outcome exec(const AllocPd&);
   Outcome exec(const DeallocPd& c);
   BufInfo exec(const MakeBuf& c);
+  BufInfo exec(const MapFile& c);
   Outcome exec(const Protect& c);
   Outcome exec(const Fill& c);
   Verdict exec(const Check& c);

@@ -57,6 +57,26 @@ void refused(Case& c) {
   attempt("inaccessible mapping", base + 24576, 4096, 0);
 }
 
+// A mapping may be longer than its file; what lies behind cannot be had.
+void past_a_files_end(Case& c) {
+  Pair p(c, c.a, c.b);
+  const std::pair<const char*, Backing> kinds[] = {{"shared memory", Backing::shared_memory},
+                                                   {"memfd", Backing::memfd},
+                                                   {"private memfd", Backing::private_memfd},
+                                                   {"private file", Backing::private_file}};
+  for (const auto& [what, backing] : kinds) {
+    BufInfo buf = (*p.b.s)(MapFile{backing, 16384, 8192 + 100});
+    c.result(what, buf.err);
+    for (int access : {rw, rw | remote_all, 0})
+      for (uint64_t size : {uint64_t{12288}, uint64_t{12289}, uint64_t{16384}}) {
+        MrInfo m = reg(p.b, buf.addr, size, access);
+        c.result(what, m.err);
+        if (!m.err)
+          c.result(what, (*p.b.s)(DeregMr{m.id}).err);
+      }
+  }
+}
+
 // A region that starts and ends within pages: its very bounds hold, inside and outside.
 void odd_bounds(Case& c) {
   Pair p(c, c.a, c.b);
@@ -269,6 +289,7 @@ void access_after(Case& c, int protection, int opcode) {
 
 void add_region_cases(std::vector<Test>& t) {
   t.push_back({"region.refused", refused});
+  t.push_back({"region.past_a_files_end", past_a_files_end});
   t.push_back({"region.odd_bounds", odd_bounds});
   t.push_back({"region.two_of_one_memory", two_regions_of_one_memory});
   t.push_back({"region.many", many});

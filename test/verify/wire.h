@@ -159,6 +159,12 @@ struct MakeBuf { // private anonymous memory, page-aligned, filled with the patt
   uint64_t size;
   uint64_t seed;
 };
+enum class Backing : int { shared_memory, memfd, private_memfd, private_file };
+struct MapFile { // a file of `file_size` bytes, zeros, mapped for `size`, which may be more
+  using Reply = BufInfo;
+  Backing backing;
+  uint64_t size, file_size;
+};
 struct Protect {
   using Reply = Outcome;
   uint64_t addr, size;
@@ -358,10 +364,10 @@ struct Exit { // leave at once, as main() returning does, without destroying any
   using Reply = Outcome;
 };
 
-using Commands = std::tuple<Open, Reset, AllocPd, DeallocPd, MakeBuf, Protect, Fill, Check, Peek,
-                            Poke, AwaitByte, RegMr, DeregMr, ReregMr, CreateCq, ResizeCq, DestroyCq,
-                            ArmCq, AwaitCqEvent, Poll, CreateSrq, LimitSrq, CreateAh, CreateQp,
-                            ModifyQp, QueryQp, DestroyQp, PostSend, PostRecv, NextEvent, StartSpin,
-                            StopSpin, Storm, Signal, Daemonise, Exit>;
+using Commands = std::tuple<Open, Reset, AllocPd, DeallocPd, MakeBuf, MapFile, Protect, Fill, Check,
+                            Peek, Poke, AwaitByte, RegMr, DeregMr, ReregMr, CreateCq, ResizeCq,
+                            DestroyCq, ArmCq, AwaitCqEvent, Poll, CreateSrq, LimitSrq, CreateAh,
+                            CreateQp, ModifyQp, QueryQp, DestroyQp, PostSend, PostRecv, NextEvent,
+                            StartSpin, StopSpin, Storm, Signal, Daemonise, Exit>;
 
 } // namespace verify
