@@ -4,8 +4,11 @@
 
 #include "world/sync.h"
 
+#include <cerrno>
 #include <cstdint>
 #include <vector>
+
+#include <infiniband/verbs.h>
 
 namespace adverb {
 class World;
@@ -13,14 +16,17 @@ class World;
 
 namespace adverb::registration {
 
-// Who has slabs of staging memory: a Staging, of which this file knows no more.
-class SlabHolder {
+// Who has something registered that nobody uses right now: slabs of a Staging, idle Windows. This
+// file knows no more of them.
+class Holder {
 public:
-  // Gives an empty slab back, unless somebody uses it right now or there is none.
-  virtual bool try_give_slab_back() noexcept = 0;
+  // Gives one such thing back, unless somebody is at it right now or there is none.
+  virtual bool try_give_back() noexcept = 0;
+  // Whether it is staging memory.
+  virtual bool holds_slabs() const noexcept = 0;
 
 protected:
-  ~SlabHolder() = default;
+  ~Holder() = default;
 };
 
 // World::budgets(), shared by all protection domains. Thread-safe.
@@ -33,29 +39,48 @@ public:
   // Staging memory in bytes: min(policy, a quarter of what RLIMIT_MEMLOCK leaves), decided at first
   // use. Half of it is for the program's queues, half for the links' messages.
   uint64_t staging_bytes();
-  // Bytes of idle and used windows the policy allows to stay pinned.
-  uint64_t window_bytes() const;
+  // Bytes of idle and used windows that may stay pinned: min(policy, half of what RLIMIT_MEMLOCK
+  // leaves), decided at first use.
+  uint64_t window_bytes();
 
   // Of the queues' half.
   bool take_staging(uint64_t bytes);
   void give_staging(uint64_t bytes) noexcept { used_.fetch_sub(bytes, std::memory_order_relaxed); }
 
   // Every holder there is, so that one that needs a slab finds those which do not. Called by them.
-  void enter(SlabHolder& holder);
-  void leave(SlabHolder& holder) noexcept;
+  void enter(Holder& holder);
+  void leave(Holder& holder) noexcept;
   // True if another one than `wanting` that nobody uses right now gave an empty slab back. The
   // caller holds the lock of `wanting`: those of others are only tried.
-  bool reclaim_slab(const SlabHolder& wanting);
+  bool reclaim_slab(const Holder& wanting);
+  // Registers by `reg`, which returns null and errno as the provider does. Where that or the
+  // process's limit has no room left, what nobody uses is given back first, piece by piece. The
+  // caller holds no holder's lock but that of `wanting`.
+  template <typename Reg> ibv_mr* register_making_room(Reg&& reg, const Holder* wanting = nullptr) {
+    for (;;) {
+      ibv_mr* const mr = reg();
+      if (mr != nullptr || (errno != ENOMEM && errno != EAGAIN))
+        return mr;
+      const int why = errno;
+      const bool again = reclaim(wanting);
+      errno = why;
+      if (!again)
+        return nullptr;
+    }
+  }
 
   // In a fork child: forgets the parent's holders, whose regions are none of the child's.
   void in_child();
 
 private:
+  bool reclaim(const Holder* wanting);
+
   World& world_;
   Atomic<uint64_t> staging_bytes_{0}; // 0: not decided
+  Atomic<uint64_t> window_bytes_{0};  // the same
   Atomic<uint64_t> used_{0};
   Mutex lock_;
-  std::vector<SlabHolder*> holders_;
+  std::vector<Holder*> holders_;
 };
 
 } // namespace adverb::registration

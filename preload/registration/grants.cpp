@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "registration/grants.h"
+#include "registration/budget.h"
 #include "registration/windows.h"
 #include "world/world.h"
 
@@ -15,9 +16,11 @@ int Grants::lend(Backend& backend, Region& region, uint64_t address, uint64_t le
   const auto start = reinterpret_cast<uintptr_t>(region.at(address));
   const auto [from, to] = window_bounds(region, start, start + length);
   const provider::Inside inside;
-  ibv_mr* mr = world_.provider.real().ibv_reg_mr_iova(
-      region.pd, reinterpret_cast<void*>(from), to - from, region.iova + (from - region.start),
-      static_cast<int>(access | (region.access & IBV_ACCESS_LOCAL_WRITE)));
+  ibv_mr* mr = world_.budgets().register_making_room([&] {
+    return world_.provider.real().ibv_reg_mr_iova(
+        region.pd, reinterpret_cast<void*>(from), to - from, region.iova + (from - region.start),
+        static_cast<int>(access | (region.access & IBV_ACCESS_LOCAL_WRITE)));
+  });
   if (mr == nullptr) {
     const int rc = provider::failure();
     if (world_.log.every("grant", 10))

@@ -2,6 +2,7 @@
 // Backend "pinned": the provider's own MR, as without adverb. It is noted only so that the CPU
 // paths can check elements that name it.
 #include "registration/backend.h"
+#include "registration/budget.h"
 #include "world/world.h"
 
 namespace adverb::registration {
@@ -28,7 +29,8 @@ public:
   Refusal fits(const Wanted& /*wanted*/) const override { return {}; }
 
   Refusal add(const Wanted& wanted, std::unique_ptr<Region>& made) override {
-    ibv_mr* mr = register_as_asked(world_.provider.real(), wanted);
+    ibv_mr* mr = world_.budgets().register_making_room(
+        [&] { return register_as_asked(world_.provider.real(), wanted); });
     if (mr == nullptr)
       return {provider::failure(), "the device does not register it"};
     world_.counters.count(observe::Counter::regions_pinned);

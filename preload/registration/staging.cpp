@@ -59,7 +59,11 @@ Slab* Staging::new_slab(size_t block_bytes, const Held& held) {
   // A forked child must not turn our pages copy-on-write under the device.
   madvise(memory, slab_bytes, MADV_DONTFORK);
   const provider::Inside inside;
-  slab->mr = world_.provider.real().ibv_reg_mr(pd_, memory, slab_bytes, IBV_ACCESS_LOCAL_WRITE);
+  slab->mr = budgets_.register_making_room(
+      [&] {
+        return world_.provider.real().ibv_reg_mr(pd_, memory, slab_bytes, IBV_ACCESS_LOCAL_WRITE);
+      },
+      this);
   if (slab->mr == nullptr)
     return nullptr;
   world_.counters.gauge_add(Gauge::pinned_bytes, static_cast<int64_t>(slab_bytes));
@@ -82,7 +86,7 @@ bool Staging::drop_an_empty_slab(const Held& /*held*/) noexcept {
   return false;
 }
 
-bool Staging::try_give_slab_back() noexcept {
+bool Staging::try_give_back() noexcept {
   if (!lock_.try_lock())
     return false;
   const Held held(lock_, std::adopt_lock);

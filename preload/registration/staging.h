@@ -30,7 +30,7 @@ struct Block {
 };
 
 // One per protection domain. Thread-safe.
-class Staging final : public SlabHolder {
+class Staging final : public Holder {
 public:
   static constexpr size_t slab_bytes = 64 * 1024;
   static constexpr size_t block_max = slab_bytes;
@@ -49,7 +49,8 @@ public:
   void close() noexcept;
   void reopen() noexcept;
 
-  bool try_give_slab_back() noexcept override;
+  bool try_give_back() noexcept override;
+  bool holds_slabs() const noexcept override { return true; }
 
 private:
   using Held = std::lock_guard<Mutex>; // of lock_: shown to what may only be called under it

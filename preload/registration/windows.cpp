@@ -41,38 +41,37 @@ ibv_mr* Windows::register_part(const Region& region, uintptr_t from, uint64_t by
                          : real.ibv_reg_mr_iova(region.pd, at, bytes, address, access);
 }
 
-int Windows::use(Region& region, uintptr_t start, size_t length, bool written, bool receive,
-                 Window*& window) {
-  const Held held(lock_);
-  const auto note = [&](Window& w) {
-    w.used_from = w.users == 0 ? start : std::min(w.used_from, start);
-    w.used_to = w.users == 0 ? start + length : std::max(w.used_to, start + length);
-    w.written = written || (w.users != 0 && w.written);
-    ++w.users;
-    window = &w;
-  };
+Windows::Windows(World& world) : world_(world), budgets_(world.budgets()) {
+  budgets_.enter(*this);
+}
+
+Windows::~Windows() {
+  budgets_.leave(*this);
+}
+
+void Windows::note(Window& w, const Usage& usage) {
+  w.used_from = w.users == 0 ? usage.from : std::min(w.used_from, usage.from);
+  w.used_to = w.users == 0 ? usage.to : std::max(w.used_to, usage.to);
+  w.written = usage.written || (w.users != 0 && w.written);
+  ++w.users;
+}
+
+Window* Windows::find(Region& region, const Usage& usage, const Held& /*held*/) {
   for (auto& known : region.windows) {
-    if (known->start > start || known->end < start + length || (written && !known->writable))
+    if (known->start > usage.from || known->end < usage.to || (usage.written && !known->writable))
       continue;
     if (known->users == 0)
       used_.splice(used_.end(), idle_, known->at);
-    note(*known);
+    note(*known, usage);
     world_.counters.count(Counter::windows_cached_hits);
-    return 0;
+    return known.get();
   }
-  const auto [from, to] = window_bounds(region, start, start + length);
-  const uint64_t bytes = to - from;
-  const uint64_t budget = world_.budgets().window_bytes();
-  shrink_idle(budget > bytes ? budget - bytes : 0, held);
-  auto fresh = std::make_unique<Window>();
-  fresh->start = from;
-  fresh->end = to;
-  fresh->shift = region.shift();
-  fresh->writable = (region.access & IBV_ACCESS_LOCAL_WRITE) != 0;
-  fresh->region = &region;
-  fresh->mr = register_part(region, from, bytes);
-  if (fresh->mr == nullptr)
-    return provider::failure();
+  return nullptr;
+}
+
+Window* Windows::keep(std::unique_ptr<Window> fresh, const Usage& usage, const Held& /*held*/) {
+  const uint64_t bytes = fresh->end - fresh->start;
+  const uint64_t budget = budgets_.window_bytes();
   bytes_ += bytes;
   world_.counters.count(Counter::windows_registered);
   world_.counters.gauge_add(Gauge::pinned_bytes, static_cast<int64_t>(bytes));
@@ -81,15 +80,53 @@ int Windows::use(Region& region, uintptr_t start, size_t length, bool written, b
   // when this one has gone. Say how much that was.
   if (bytes_ > budget) {
     fresh->forced_bytes = std::min<uint64_t>(bytes, bytes_ - budget);
-    fresh->receive = receive;
+    fresh->receive = usage.receive;
     world_.counters.gauge_add(forced_gauge(*fresh), static_cast<int64_t>(fresh->forced_bytes));
     world_.counters.gauge_raise(Gauge::forced_peak_bytes,
                                 world_.counters.value(Gauge::recv_forced_bytes) +
                                     world_.counters.value(Gauge::send_forced_bytes));
   }
-  note(*fresh);
+  note(*fresh, usage);
   fresh->at = used_.insert(used_.end(), fresh.get());
-  region.windows.push_back(std::move(fresh));
+  fresh->region->windows.push_back(std::move(fresh));
+  return used_.back();
+}
+
+int Windows::use(Region& region, uintptr_t start, size_t length, bool written, bool receive,
+                 Window*& window) {
+  const Usage usage{start, start + length, written, receive};
+  const auto [from, to] = window_bounds(region, usage.from, usage.to);
+  const uint64_t bytes = to - from;
+  {
+    const Held held(lock_);
+    if ((window = find(region, usage, held)) != nullptr)
+      return 0;
+    const uint64_t budget = budgets_.window_bytes();
+    shrink_idle(budget > bytes ? budget - bytes : 0, held);
+  }
+  // Not under the lock. The region cannot go: the caller holds that of Regions.
+  auto fresh = std::make_unique<Window>();
+  fresh->start = from;
+  fresh->end = to;
+  fresh->shift = region.shift();
+  fresh->writable = (region.access & IBV_ACCESS_LOCAL_WRITE) != 0;
+  fresh->region = &region;
+  fresh->mr =
+      budgets_.register_making_room([&, at = from] { return register_part(region, at, bytes); });
+  if (fresh->mr == nullptr)
+    return provider::failure();
+  ibv_mr* unneeded = nullptr;
+  {
+    const Held held(lock_);
+    if ((window = find(region, usage, held)) != nullptr) // another thread's, made meanwhile
+      unneeded = fresh->mr;
+    else
+      window = keep(std::move(fresh), usage, held);
+  }
+  if (unneeded != nullptr) {
+    const provider::Inside inside;
+    world_.provider.real().ibv_dereg_mr(unneeded);
+  }
   return 0;
 }
 
@@ -107,7 +144,7 @@ void Windows::done(Window& window) noexcept {
   }
   forget_forced(window);
   idle_.splice(idle_.end(), used_, window.at);
-  shrink_idle(world_.budgets().window_bytes(), held);
+  shrink_idle(budgets_.window_bytes(), held);
 }
 
 void Windows::drop(Region& region) noexcept {
@@ -140,14 +177,27 @@ void Windows::let_go(Region& region, const Held& held, const Region* now) noexce
 
 // Gives idle windows back, least recently used first, until at most `limit` bytes are registered.
 void Windows::shrink_idle(uint64_t limit, const Held& held) {
-  while (bytes_ > limit && !idle_.empty()) {
-    Window* oldest = idle_.front();
-    assert(oldest->users == 0 && oldest->region != nullptr);
-    idle_.pop_front();
-    deregister(*oldest, held);
-    world_.counters.count(Counter::windows_evicted);
-    remove(oldest->region->windows, oldest);
+  while (bytes_ > limit && give_oldest_back(held)) {
   }
+}
+
+bool Windows::give_oldest_back(const Held& held) noexcept {
+  if (idle_.empty())
+    return false;
+  Window* oldest = idle_.front();
+  assert(oldest->users == 0 && oldest->region != nullptr);
+  idle_.pop_front();
+  deregister(*oldest, held);
+  world_.counters.count(Counter::windows_evicted);
+  remove(oldest->region->windows, oldest);
+  return true;
+}
+
+bool Windows::try_give_back() noexcept {
+  if (!lock_.try_lock())
+    return false;
+  const Held held(lock_, std::adopt_lock);
+  return give_oldest_back(held);
 }
 
 void Windows::forget_forced(Window& window) {

@@ -4,6 +4,7 @@
 // the policy's budget, least recently used out first.
 #pragma once
 
+#include "registration/budget.h"
 #include "registration/region.h"
 
 #include <list>
@@ -17,14 +18,16 @@ namespace adverb::registration {
 std::pair<uintptr_t, uintptr_t> window_bounds(const Region& r, uintptr_t start, uintptr_t end);
 
 // One per program context. Thread-safe; its lock is taken inside that of Regions.
-class Windows {
+class Windows final : public Holder {
 public:
-  explicit Windows(World& world) : world_(world) {}
+  explicit Windows(World& world);
+  ~Windows();
   Windows(const Windows&) = delete;
   Windows& operator=(const Windows&) = delete;
 
   // A window over [start, +length), which lies in the region: one that is there, else a new one.
-  // `written`: the device is to write it. errno, that of the registration.
+  // The device may take its time over that; meanwhile others are served. `written`: the device is
+  // to write it. errno, that of the registration.
   [[nodiscard]] int use(Region& region, uintptr_t start, size_t length, bool written, bool receive,
                         Window*& window);
   // At the end of each use. The region may be gone.
@@ -35,19 +38,34 @@ public:
   // where they are used for what is still allowed, all others end here.
   void changed(Region& region, const Region& now) noexcept;
 
+  bool try_give_back() noexcept override;
+  bool holds_slabs() const noexcept override { return false; }
+
   // In a fork child, where another thread of the parent may have held the lock.
   void in_child() { renew(lock_); }
 
 private:
   using Held = std::lock_guard<Mutex>; // of lock_: shown to what may only be called under it
 
+  // What an operation does with a range of addresses.
+  struct Usage {
+    uintptr_t from;
+    uintptr_t to;
+    bool written;
+    bool receive;
+  };
   ibv_mr* register_part(const Region& region, uintptr_t from, uint64_t bytes);
+  Window* find(Region& region, const Usage& usage, const Held& held);
+  Window* keep(std::unique_ptr<Window> fresh, const Usage& usage, const Held& held);
+  static void note(Window& window, const Usage& usage);
+  bool give_oldest_back(const Held& held) noexcept;
   void forget_forced(Window& window);
   void let_go(Region& region, const Held& held, const Region* now) noexcept;
   void shrink_idle(uint64_t limit, const Held& held);
   void deregister(Window& window, const Held& held) noexcept;
 
   World& world_;
+  Budgets& budgets_;
   Mutex lock_;
   std::list<Window*> idle_; // least recently used first
   std::list<Window*> used_; // a window moves between the lists and takes its node along

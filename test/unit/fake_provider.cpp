@@ -8,8 +8,13 @@ namespace {
 FakeProvider* fake = nullptr; // of the test case that runs
 
 ibv_mr* add(ibv_pd* pd, void* addr, size_t length, uint64_t iova, unsigned access) {
-  if (fake->refuse_regions != 0) {
-    errno = fake->refuse_regions;
+  if (fake->on_register)
+    fake->on_register();
+  uint64_t bytes = length;
+  for (const auto& [key, region] : fake->regions)
+    bytes += region->mr.length;
+  if (fake->refuse_regions != 0 || bytes > fake->limit) {
+    errno = fake->refuse_regions != 0 ? fake->refuse_regions : ENOMEM;
     return nullptr;
   }
   ++fake->registered;

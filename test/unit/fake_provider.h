@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 
@@ -39,9 +40,11 @@ struct FakeProvider {
   ibv_pd pd{};
   ibv_pd other_pd{};
 
-  int refuse_regions = 0; // errno of every registration
-  int refuse_windows = 0; // of every memory window
-  int refuse_dereg = 0;   // of every deregistration
+  int refuse_regions = 0;            // errno of every registration
+  uint64_t limit = UINT64_MAX;       // bytes registered at a time; beyond, ENOMEM
+  std::function<void()> on_register; // called before anything is done
+  int refuse_windows = 0;            // of every memory window
+  int refuse_dereg = 0;              // of every deregistration
   uint64_t registered = 0;
   uint32_t next_key = 0x100;
   std::map<uint32_t, std::unique_ptr<Region>> regions; // by lkey, which is the rkey too
