@@ -6,6 +6,7 @@
 #include "world/world.h"
 
 #include <algorithm>
+#include <cerrno>
 
 namespace adverb::model {
 
@@ -33,6 +34,8 @@ std::shared_ptr<Pd> Context::pd(ibv_pd* pd) {
 // Whoever still holds the Pd for a moment (a timer that finds its queue pair gone) does not keep
 // the program from deallocating: only what is registered in the domain would.
 int Context::drop(ibv_pd* pd, int (*dealloc)(ibv_pd*)) {
+  if (regions_.any_virtual(pd))
+    return EBUSY; // as of any other region
   std::shared_ptr<Pd> mine;
   {
     const std::lock_guard hold(lock_);

@@ -201,6 +201,13 @@ int Regions::remote(const ibv_pd* pd, uint32_t key, uint64_t address, uint64_t l
   return 0;
 }
 
+bool Regions::any_virtual(const ibv_pd* pd) const {
+  const Shared held(lock_);
+  return std::any_of(by_mr_.begin(), by_mr_.end(), [pd](const auto& entry) {
+    return entry.second->key != nullptr && entry.second->pd == pd;
+  });
+}
+
 bool Regions::any_remote() const {
   const Shared held(lock_);
   return std::any_of(by_mr_.begin(), by_mr_.end(), [](const auto& entry) {

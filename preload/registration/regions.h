@@ -61,6 +61,10 @@ public:
   // Remote use of a virtual key: bytes [address, +length) with the given IBV_ACCESS_REMOTE_* right.
   [[nodiscard]] int remote(const ibv_pd* pd, uint32_t key, uint64_t address, uint64_t length,
                            unsigned right, std::byte*& data) const;
+  // Some region lives in the domain that the provider knows nothing of.
+  bool any_virtual(const ibv_pd* pd) const;
+  // In any domain.
+  bool any_virtual() const noexcept { return virtual_keys_.load() != 0; }
   // Some region may be reached from outside with a virtual key.
   bool any_remote() const;
   // A region lives under the key, and it is not the provider's.

@@ -170,3 +170,15 @@ TEST_CASE("a region is moved only to memory that it could have been made of", "[
   munmap(shared, page);
   close(fd);
 }
+
+TEST_CASE("a domain with a region in it is not deallocated", "[regions]") {
+  Two two;
+  Program& a = two.a;
+  std::vector<unsigned char> buffer(4096);
+  ibv_pd* pd = a.verbs.alloc_pd(a.context);
+  ibv_mr* mr = a.verbs.reg_mr(pd, buffer.data(), buffer.size(), local);
+  REQUIRE(mr != nullptr);
+  CHECK(a.verbs.dealloc_pd(pd) == EBUSY);
+  CHECK(a.verbs.dereg_mr(mr) == 0);
+  CHECK(a.verbs.dealloc_pd(pd) == 0);
+}
