@@ -32,21 +32,33 @@ void Cq::grow(size_t capacity) {
   ready_head_ = 0;
 }
 
-void Cq::push(const Completion& completion) {
-  const std::lock_guard hold(ready_lock_);
+void Cq::append(const Completion& completion) {
   if (ready_count_ == ready_.size())
     grow(ready_.size() * 2);
   ready_[(ready_head_ + ready_count_++) % ready_.size()] = completion;
 }
 
+void Cq::push(const Completion& completion) {
+  const std::lock_guard hold(ready_lock_);
+  append(completion);
+}
+
 void Cq::push_own(const Completion& completion) {
   const std::lock_guard hold(ready_lock_);
-  if (ready_count_ == ready_.size())
-    grow(ready_.size() * 2);
-  ready_[(ready_head_ + ready_count_++) % ready_.size()] = completion;
-  if (armed_) {
+  append(completion);
+  wake(completion.wc.status != IBV_WC_SUCCESS);
+}
+
+// What cannot be fired now, for want of a kick, is when there is one.
+void Cq::wake(bool error) {
+  if (!kick_.is_open())
+    return;
+  if (error && armed_solicited_) {
+    armed_ = armed_solicited_ = false;
+    kick_.fire(Kick::Kind::solicited);
+  } else if (armed_) {
     armed_ = false;
-    kick_.fire();
+    kick_.fire(Kick::Kind::plain);
   }
 }
 
@@ -80,7 +92,7 @@ void Cq::absorb_one(const Completion& c) {
   {
     const std::lock_guard hold(ready_lock_);
     if (kick_.is_open() && c.wc.qp_num == kick_.qpn()) {
-      kick_.landed();
+      kick_.landed(c.wc);
       context_.world().counters.count(Counter::markers);
       return;
     }
@@ -211,8 +223,7 @@ int Cq::arm(int solicited_only) {
   bool kicked = false;
   {
     const std::lock_guard ready(ready_lock_);
-    if (solicited_only == 0)
-      armed_ = true;
+    (solicited_only == 0 ? armed_ : armed_solicited_) = true;
     kicked = kick_.outstanding();
   }
   // A kick that landed before this arm will not fire it: take it, so that the next one is sent. A
@@ -375,6 +386,13 @@ void Cq::close() {
 void Cq::reopen() {
   const std::lock_guard hold(poll_lock_);
   closed_ = false;
+  if (kick_path_)
+    ensure_kick(*kick_path_);
+}
+
+bool Cq::in_use() {
+  const std::lock_guard hold(poll_lock_);
+  return !qps_.empty();
 }
 
 void Cq::ensure_kick(const ibv_ah_attr& ah) {
@@ -385,7 +403,11 @@ void Cq::ensure_kick(const ibv_ah_attr& ah) {
   if (kick_.is_open() || pd == nullptr)
     return;
   const int rc = kick_.open(pd, cq_, ah);
-  if (rc != 0 && context_.world().log.once("kick-open"))
+  if (rc == 0) {
+    kick_path_ = ah;
+    if (ready_count_ != 0) // they may have come while there was none
+      wake(true);
+  } else if (context_.world().log.once("kick-open"))
     context_.world().log.warn(
         "cannot make the queue pair that wakes sleeping completion channels (errno "
         "{}); a program that sleeps may wait for its next receive",

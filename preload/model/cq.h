@@ -14,6 +14,7 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -82,6 +83,8 @@ public:
   // Destroyed: no timer of ours polls it any more when this returns.
   void close();
   void reopen(); // it could not be destroyed
+  // Managed queue pairs are attached: it cannot be destroyed.
+  bool in_use();
 
   // Makes the wake-up queue pair once the address of a port is known. No-op without a channel.
   void ensure_kick(const ibv_ah_attr& ah);
@@ -108,6 +111,8 @@ private:
   bool pop(Completion& completion);
   int pop(int entries, ibv_wc* wc);
   void grow(size_t capacity);
+  void append(const Completion& completion);
+  void wake(bool error); // ready_lock_ held
   void service_drain();
 
   Context& context_;
@@ -137,8 +142,10 @@ private:
   std::vector<Completion> ready_; // ring
   size_t ready_head_ = 0;
   size_t ready_count_ = 0;
-  bool armed_ = false;
+  bool armed_ = false;           // for any completion
+  bool armed_solicited_ = false; // for solicited ones and errors
   Kick kick_;
+  std::optional<ibv_ah_attr> kick_path_; // once it was made
   bool marker_out_ = false;
   std::vector<uint32_t> marker_waiters_; // queue pair numbers, in the order they came
 

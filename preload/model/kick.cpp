@@ -68,7 +68,7 @@ int Kick::open(ibv_pd* pd, ibv_cq* cq, const ibv_ah_attr& ah) {
   }
   qp_ = qp;
   qpn_ = qp->qp_num;
-  outstanding_ = false;
+  outstanding_[0] = outstanding_[1] = 0;
   return 0;
 }
 
@@ -78,24 +78,41 @@ void Kick::close() {
   const provider::Inside inside;
   world_.provider.real().ibv_destroy_qp(qp_);
   qp_ = nullptr;
-  outstanding_ = false;
+  outstanding_[0] = outstanding_[1] = 0;
 }
 
-void Kick::fire() {
-  if (qp_ == nullptr || outstanding_)
+void Kick::fire(Kind kind) {
+  int& outstanding = outstanding_[static_cast<size_t>(kind)];
+  if (qp_ == nullptr || outstanding != 0)
     return;
+  const auto& ops = world_.provider.ops(qp_->context);
+  const bool solicited = kind == Kind::solicited;
   ibv_send_wr wr{};
-  wr.opcode = IBV_WR_RDMA_WRITE;
-  wr.send_flags = IBV_SEND_SIGNALED;
+  wr.wr_id = static_cast<uint64_t>(kind);
+  wr.opcode = solicited ? IBV_WR_SEND : IBV_WR_RDMA_WRITE;
+  wr.send_flags = IBV_SEND_SIGNALED | (solicited ? unsigned{IBV_SEND_SOLICITED} : 0U);
   ibv_send_wr* bad = nullptr;
-  const int rc = world_.provider.ops(qp_->context).post_send(qp_, &wr, &bad);
+  int rc = 0;
+  if (solicited) {
+    ibv_recv_wr receive{};
+    receive.wr_id = wr.wr_id;
+    ibv_recv_wr* bad_receive = nullptr;
+    rc = ops.post_recv(qp_, &receive, &bad_receive);
+  }
+  if (rc == 0)
+    rc = ops.post_send(qp_, &wr, &bad);
   if (rc != 0) {
     if (world_.log.every("kick", 10))
       world_.log.error("cannot wake a sleeping completion channel: errno {}", rc);
     return;
   }
-  outstanding_ = true;
+  outstanding = solicited ? 2 : 1;
   world_.counters.count(observe::Counter::kicks);
+}
+
+void Kick::landed(const ibv_wc& wc) noexcept {
+  if (int& outstanding = outstanding_[wc.wr_id & 1]; outstanding != 0)
+    --outstanding;
 }
 
 } // namespace adverb::model

@@ -3,11 +3,14 @@
 //
 // Only the device can make the channel's descriptor readable, so a self-connected queue pair on the
 // program's CQ carries a zero-length signaled WRITE. Its completion fires the program's arm as any
-// other; polls filter it. A send completion does not fire a solicited-only arm, which is right:
-// adverb's own completions are send completions too.
+// other; polls filter it. An arm for solicited completions only is fired by errors, too, but by no
+// send completion of a WRITE: for an error of adverb's own the queue pair sends itself a solicited
+// message.
 //
 // Not thread-safe; the CQ's ready_lock_ guards it.
 #pragma once
+
+#include <cstdint>
 
 #include <infiniband/verbs.h>
 
@@ -28,16 +31,19 @@ public:
   bool is(const ibv_qp* qp) const noexcept { return qp != nullptr && qp == qp_; }
   uint32_t qpn() const noexcept { return qpn_; }
 
-  // At most one is outstanding; a second call before landed() does nothing.
-  void fire();
-  void landed() noexcept { outstanding_ = false; }
-  bool outstanding() const noexcept { return outstanding_; }
+  // A send completion, or a solicited message's two. At most one of each kind is outstanding; a
+  // second call before its completions have landed() does nothing.
+  enum class Kind : uint8_t { plain, solicited };
+  static constexpr int entries_max = 3; // in the CQ
+  void fire(Kind kind);
+  void landed(const ibv_wc& wc) noexcept;
+  bool outstanding() const noexcept { return outstanding_[0] + outstanding_[1] != 0; }
 
 private:
   World& world_;
   ibv_qp* qp_ = nullptr;
   uint32_t qpn_ = 0;
-  bool outstanding_ = false;
+  int outstanding_[2] = {}; // completions, by kind
 };
 
 } // namespace adverb::model

@@ -337,7 +337,10 @@ void Qp::on_completion(const Completion& completion, Cq& cq) {
   if (!wr_id)
     return;
   c.wc.wr_id = *wr_id;
-  cq.push(c);
+  if (c.wc.status == completion.wc.status)
+    cq.push(c);
+  else
+    cq.push_own(c); // an error that the device's event did not tell of
   if (failed) {
     const std::lock_guard hold(lock_);
     if (broken(IBV_QPS_ERR)) {

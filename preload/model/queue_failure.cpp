@@ -51,6 +51,7 @@ void Queue::replay(Request& r, Fault fault) {
 void Queue::spoil(Request& r, const ibv_wc& wc) {
   r.result = {};
   r.result.wc = wc;
+  r.result.wc.opcode = steering::completion_opcode(r.wr.opcode); // undefined, but programs look
   r.become(Event::spoiled);
   mode_ = Mode::failed;
 }

@@ -27,6 +27,8 @@ struct FakeFabric::Mr {
 struct FakeFabric::Cq {
   ibv_cq cq{};
   std::deque<ibv_wc> completions;
+  enum class Armed : uint8_t { no, solicited, any } armed = Armed::no;
+  uint64_t events = 0;
 };
 
 struct PostedReceive {
@@ -118,7 +120,7 @@ struct Verbs {
   }
 
   static void complete(Qp& qp, ibv_cq* cq, uint64_t wr_id, ibv_wc_status status,
-                       ibv_wc_opcode opcode, uint32_t length = 0) {
+                       ibv_wc_opcode opcode, uint32_t length = 0, bool solicited = false) {
     ibv_wc wc{};
     wc.wr_id = wr_id;
     wc.status = status;
@@ -126,6 +128,17 @@ struct Verbs {
     wc.byte_len = length;
     wc.qp_num = qp.qp.qp_num;
     of(cq).completions.push_back(wc);
+    auto& armed = of(cq).armed;
+    if (armed == Cq::Armed::any ||
+        (armed == Cq::Armed::solicited && (solicited || status != IBV_WC_SUCCESS))) {
+      armed = Cq::Armed::no;
+      ++of(cq).events;
+    }
+  }
+  static int req_notify_cq(ibv_cq* cq, int solicited_only) {
+    auto& armed = of(cq).armed;
+    armed = std::max(armed, solicited_only != 0 ? Cq::Armed::solicited : Cq::Armed::any);
+    return 0;
   }
 
   static bool gather(const Qp& qp, const ibv_send_wr& wr, std::vector<std::byte>& out) {
@@ -192,7 +205,8 @@ struct Verbs {
       return IBV_WC_REM_INV_REQ_ERR;
     }
     complete(peer, peer.qp.recv_cq, receive.wr_id, IBV_WC_SUCCESS,
-             immediate ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV, length);
+             immediate ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV, length,
+             (wr.send_flags & IBV_SEND_SOLICITED) != 0);
     return IBV_WC_SUCCESS;
   }
 
@@ -273,8 +287,9 @@ struct Verbs {
     return n;
   }
 
-  static ibv_cq* create_cq(ibv_context* context, int cqe, void*, ibv_comp_channel*, int) {
+  static ibv_cq* create_cq(ibv_context* context, int cqe, void*, ibv_comp_channel* channel, int) {
     auto* cq = new Cq;
+    cq->cq.channel = channel;
     cq->cq.context = context;
     cq->cq.cqe = cqe;
     return &cq->cq;
@@ -336,6 +351,10 @@ const provider::Real& FakeFabric::real() {
       return pd;
     };
     r.ibv_dealloc_pd = [](ibv_pd* pd) {
+      const auto& all = the_fabric->mrs_;
+      if (std::any_of(all.begin(), all.end(),
+                      [pd](const auto& e) { return e.second->mr.pd == pd; }))
+        return EBUSY;
       delete pd;
       return 0;
     };
@@ -349,6 +368,11 @@ const provider::Real& FakeFabric::real() {
     r.ibv_rereg_mr = Verbs::rereg;
     r.ibv_create_cq = Verbs::create_cq;
     r.ibv_destroy_cq = [](ibv_cq* cq) {
+      const auto& all = the_fabric->qps_;
+      if (std::any_of(all.begin(), all.end(), [cq](const auto& e) {
+            return e.second->qp.send_cq == cq || e.second->qp.recv_cq == cq;
+          }))
+        return EBUSY;
       delete &Verbs::of(cq);
       return 0;
     };
@@ -373,6 +397,7 @@ const provider::Real& FakeFabric::real() {
       return 0;
     };
     r.ibv_destroy_qp = Verbs::destroy_qp;
+    r.ibv_query_port = [](ibv_context*, uint8_t, _compat_ibv_port_attr*) { return 0; };
     r.ibv_query_gid = [](ibv_context*, uint8_t, int, ibv_gid* gid) {
       *gid = {};
       return 0;
@@ -395,6 +420,10 @@ FakeFabric::FakeFabric() {
 
 FakeFabric::~FakeFabric() {
   the_fabric = nullptr;
+}
+
+uint64_t FakeFabric::events(const ibv_cq* cq) {
+  return Verbs::of(const_cast<ibv_cq*>(cq)).events;
 }
 
 bool FakeFabric::reaches(uint32_t key, const void* byte) const {
@@ -424,7 +453,7 @@ ibv_device* FakeFabric::device() {
   context.ops.post_recv = Verbs::post_recv;
   context.ops.post_srq_recv = Verbs::post_srq_recv;
   context.ops.poll_cq = Verbs::poll_cq;
-  context.ops.req_notify_cq = [](ibv_cq*, int) { return 0; };
+  context.ops.req_notify_cq = Verbs::req_notify_cq;
   devices_.push_back(std::move(fresh));
   return &devices_.back()->device;
 }

@@ -34,6 +34,8 @@ public:
   uint64_t posted = 0;     // requests given to queue pairs of the fabric
   uint64_t post_calls = 0; // by so many calls
   uint64_t registered = 0; // bytes
+  // How often its channel was told.
+  static uint64_t events(const ibv_cq* cq);
   // Whether a byte of the process can be reached by the key.
   bool reaches(uint32_t key, const void* byte) const;
 
