@@ -154,12 +154,12 @@ void remove_srq(ibv_srq* srq) {
   remove<SrqSlot>(srq);
 }
 
-model::Qp& managed(ibv_qp_ex* qp) {
-  return *managed_behind<QpSlot>(&qp->qp_base);
+model::Qp* managed(ibv_qp_ex* qp) {
+  return managed_behind<QpSlot>(&qp->qp_base);
 }
 
-model::Cq& managed(ibv_cq_ex* cq) {
-  return *managed_behind<CqSlot>(ibv_cq_ex_to_cq(cq));
+model::Cq* managed(ibv_cq_ex* cq) {
+  return managed_behind<CqSlot>(ibv_cq_ex_to_cq(cq));
 }
 
 int dispatch_post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {

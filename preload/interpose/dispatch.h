@@ -23,9 +23,10 @@ void remove_cq(ibv_cq* cq);
 void add_srq(ibv_srq* srq, model::Srq* managed);
 void remove_srq(ibv_srq* srq);
 
-// What stands behind an extended object that was patched (patch.h).
-model::Qp& managed(ibv_qp_ex* qp);
-model::Cq& managed(ibv_cq_ex* cq);
+// What stands behind an extended object that was patched (patch.h); null in a fork child, where
+// the object is the parent's.
+model::Qp* managed(ibv_qp_ex* qp);
+model::Cq* managed(ibv_cq_ex* cq);
 
 // What the patched pointers point at.
 int dispatch_post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad);

@@ -19,7 +19,8 @@ using namespace adverb;
 namespace {
 
 enum class Thrown { no_memory, mistake, something } thrown;
-int built_wrong = 0; // what wr_failed() was told
+int built_wrong = 0;   // what wr_failed() was told
+bool in_child = false; // nothing is managed
 
 [[noreturn]] void raise() {
   switch (thrown) {
@@ -54,9 +55,13 @@ int Verbs::advise_mr(ibv_pd*, ibv_advise_mr_advice, uint32_t, ibv_sge*, uint32_t
   raise();
 }
 Qp* Verbs::managed(ibv_qp*) {
+  if (in_child)
+    return nullptr;
   raise();
 }
 Cq* Verbs::managed(ibv_cq*) {
+  if (in_child)
+    return nullptr;
   raise();
 }
 Srq* Verbs::managed(ibv_srq*) {
@@ -199,6 +204,22 @@ TEST_CASE("what an extended post throws is wr_complete's error", "[boundary]") {
 #define POST(name, params, args) CHECK(call(interpose::extended::name, &o.qp) == error);
 #include "provider/extended.def"
   });
+}
+
+TEST_CASE("behind a parent's extended objects a fork child finds nothing", "[boundary]") {
+  Objects o;
+  interpose::forget_all();
+  in_child = true;
+  const uint64_t before = caught();
+  built_wrong = 0;
+#define WR(name, params, args) call(interpose::extended::name, &o.qp);
+#define POST(name, params, args) CHECK(call(interpose::extended::name, &o.qp) == EINVAL);
+#define CQ(ret, name, params, args, fail)                                                          \
+  check_answer(interpose::extended::name, &o.cq, ENOENT, [] { return fail; });
+#include "provider/extended.def"
+  CHECK(built_wrong == 0);
+  CHECK(caught() == before);
+  in_child = false;
 }
 
 TEST_CASE("what an extended poll throws is its own error", "[boundary]") {
