@@ -46,23 +46,27 @@ int advise_mr(ibv_pd* pd, ibv_advise_mr_advice advice, uint32_t flags, ibv_sge* 
       [&] { return model::Verbs{process_world()}.advise_mr(pd, advice, flags, sges, count); });
 }
 
-// Work queues and shared queue pairs take local keys adverb could not translate.
-ibv_wq* refuse_wq(ibv_context* context, ibv_wq_init_attr*) {
-  process_world().log.error(
-      "{}: ibv_create_wq is refused because regions of this program may be unpinned; "
-      "pin them by a policy rule to use work queues",
-      context->device->name);
-  errno = EOPNOTSUPP;
-  return nullptr;
+// Work queues and shared queue pairs take local keys, which adverb could not translate.
+bool may_be_unmanaged(ibv_context* context, const char* what) {
+  if (provider::inside())
+    return true;
+  const int why =
+      boundary([] { return errno; },
+               [&] { return model::Verbs{process_world()}.make_unmanaged(context, what); });
+  errno = why != 0 ? why : errno;
+  return why == 0;
 }
 
-ibv_qp* refuse_open_qp(ibv_context* context, ibv_qp_open_attr*) {
-  process_world().log.error(
-      "{}: ibv_open_qp is refused because regions of this program may be unpinned; "
-      "pin them by a policy rule to share XRC queue pairs",
-      context->device->name);
-  errno = EOPNOTSUPP;
-  return nullptr;
+ibv_wq* create_wq(ibv_context* context, ibv_wq_init_attr* attr) {
+  return may_be_unmanaged(context, "a work queue")
+             ? process_world().provider.ops(context).create_wq(context, attr)
+             : nullptr;
+}
+
+ibv_qp* open_qp(ibv_context* context, ibv_qp_open_attr* attr) {
+  return may_be_unmanaged(context, "a shared queue pair")
+             ? process_world().provider.ops(context).open_qp(context, attr)
+             : nullptr;
 }
 
 // By `requires`, as older headers lack the youngest.
@@ -95,9 +99,9 @@ void patch_creation(ibv_context* context) {
   if (kept.create_srq_ex != nullptr)
     v->create_srq_ex = create_srq_ex;
   if (kept.create_wq != nullptr)
-    v->create_wq = refuse_wq;
+    v->create_wq = create_wq;
   if (kept.open_qp != nullptr)
-    v->open_qp = refuse_open_qp;
+    v->open_qp = open_qp;
   if (kept.advise_mr != nullptr)
     v->advise_mr = advise_mr;
 }

@@ -99,6 +99,23 @@ void Context::close() {
   own_pd_ = nullptr;
 }
 
+int Context::pin_from_now_on(std::string_view what) {
+  if (regions_.any_virtual()) {
+    world_.log.error(
+        "{}: {} is refused: adverb does not manage such, and regions of this program that "
+        "it would use are not pinned; have the policy pin them (\"register\": "
+        "\"pinned\")",
+        device_, what);
+    return EOPNOTSUPP;
+  }
+  if (!pins_all_.exchange(true) && world_.policy().may_unpin(device_.c_str()))
+    world_.log.warn(
+        "{}: the program makes {}, which adverb does not manage; what it registers from "
+        "now on is pinned",
+        device_, what);
+  return 0;
+}
+
 void Context::in_child(bool had_queues) {
   new (&lock_) Mutex;
   new (&habits_lock_) Mutex;

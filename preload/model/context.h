@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 
 #include <infiniband/verbs.h>
@@ -62,6 +63,12 @@ public:
   // Returns when no request of a peer that was being executed when it was called still is.
   void barrier();
 
+  // The program is about to make a queue that adverb does not manage, and which would meet virtual
+  // keys: regions that are registered from now on are pinned. EOPNOTSUPP, with a line in the log,
+  // if some stand that are not. `what`: for people.
+  int pin_from_now_on(std::string_view what);
+  bool pins_all() const noexcept { return pins_all_.load(std::memory_order_relaxed); }
+
   // In a fork child: no link, no lock held. With `had_queues` the parent's queues may be used on
   // this context, which adverb cannot follow here: nothing new is unpinned or managed on it.
   void in_child(bool had_queues);
@@ -74,6 +81,7 @@ private:
   World& world_;
   ibv_context* verbs_;
   bool passes_through_ = false;
+  Atomic<bool> pins_all_{false};
   std::string device_;
   uint64_t copy_below_;
   registration::Regions regions_;

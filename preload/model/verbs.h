@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 #include <infiniband/verbs.h>
 
@@ -32,6 +33,9 @@ struct Verbs {
   ibv_srq* create_srq_ex(ibv_context* context, ibv_srq_init_attr_ex* attr);
   int advise_mr(ibv_pd* pd, ibv_advise_mr_advice advice, uint32_t flags, ibv_sge* sges,
                 uint32_t count);
+
+  // Asked before an object is made that is not managed and takes local keys. errno.
+  int make_unmanaged(ibv_context* context, std::string_view what);
 
   // What is managed behind an object; null: nothing.
   Qp* managed(ibv_qp* qp);

@@ -72,6 +72,11 @@ int Verbs::dealloc_pd(ibv_pd* pd) {
   return world.provider.real().ibv_dealloc_pd(pd);
 }
 
+int Verbs::make_unmanaged(ibv_context* context, std::string_view what) {
+  const auto mine = world.objects().managed(context);
+  return mine ? mine->pin_from_now_on(what) : 0;
+}
+
 // Events of adverb's own objects in the program's context are not the program's to see.
 int Verbs::get_async_event(ibv_context* context, ibv_async_event* event) {
   for (;;) {

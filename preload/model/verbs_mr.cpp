@@ -20,7 +20,7 @@ int choose(Context& context, const registration::Wanted& wanted, registration::B
   World& world = context.world();
   auto& regions = context.regions();
   backend = &regions.backend(policy::stock_backend());
-  if (!registration::is_plain(wanted))
+  if (!registration::is_plain(wanted) || context.pins_all())
     return 0;
   registration::Backend& chosen =
       regions.backend(world.policy().region({context.device(), wanted.length, wanted.access}));

@@ -21,8 +21,16 @@ constexpr uint32_t own_sends = 1;
 template <typename Attr> bool asks_for_managed(const Objects& objects, const Attr& attr) {
   return attr.send_cq != nullptr && attr.recv_cq != nullptr &&
          objects.cqs.find(attr.send_cq) != nullptr && objects.cqs.find(attr.recv_cq) != nullptr &&
+         (attr.srq == nullptr || objects.srqs.find(attr.srq) != nullptr) &&
          (attr.qp_type == IBV_QPT_RC || attr.qp_type == IBV_QPT_UC || attr.qp_type == IBV_QPT_UD ||
           attr.qp_type == IBV_QPT_RAW_PACKET);
+}
+
+// Other types, and those over a completion or receive queue that is not managed.
+bool may_be_unmanaged(Context& context) {
+  const int why = context.pin_from_now_on("a queue pair of another kind");
+  errno = why != 0 ? why : errno;
+  return why == 0;
 }
 
 void manage(const std::shared_ptr<Context>& context, ibv_qp* qp, ibv_pd* pd, ibv_cq* send_cq,
@@ -45,6 +53,8 @@ ibv_qp* Verbs::create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
   const auto context = world.objects().managed(pd->context);
   const auto& real = world.provider.real();
   const bool managed = context && asks_for_managed(world.objects(), *attr);
+  if (context && !managed && !may_be_unmanaged(*context))
+    return nullptr;
   const bool one_sided = attr->qp_type == IBV_QPT_RC || attr->qp_type == IBV_QPT_UC;
   ibv_qp* qp = nullptr;
   uint32_t extra = managed && one_sided ? own_sends : 0;
@@ -76,6 +86,8 @@ ibv_qp* Verbs::create_qp_ex(ibv_context* verbs, ibv_qp_init_attr_ex* attr) {
   const auto context = world.objects().managed(verbs);
   const bool managed = context && (attr->comp_mask & IBV_QP_INIT_ATTR_PD) != 0 &&
                        asks_for_managed(world.objects(), *attr);
+  if (context && !managed && !may_be_unmanaged(*context))
+    return nullptr;
   const bool one_sided = attr->qp_type == IBV_QPT_RC || attr->qp_type == IBV_QPT_UC;
   uint32_t extra = managed && one_sided ? own_sends : 0;
   ibv_qp* qp = nullptr;
@@ -195,13 +207,18 @@ ibv_srq* Verbs::create_srq(ibv_pd* pd, ibv_srq_init_attr* attr) {
 }
 
 ibv_srq* Verbs::create_srq_ex(ibv_context* verbs, ibv_srq_init_attr_ex* attr) {
+  const bool basic =
+      (attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) == 0 || attr->srq_type == IBV_SRQT_BASIC;
+  if (const int why = basic ? 0 : make_unmanaged(verbs, "a shared receive queue of another kind");
+      why != 0) {
+    errno = why;
+    return nullptr;
+  }
   ibv_srq* srq = nullptr;
   {
     const provider::Inside inside;
     srq = world.provider.ops(verbs).create_srq_ex(verbs, attr);
   }
-  const bool basic =
-      (attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) == 0 || attr->srq_type == IBV_SRQT_BASIC;
   if (srq != nullptr && basic && (attr->comp_mask & IBV_SRQ_INIT_ATTR_PD) != 0)
     if (const auto context = world.objects().managed(verbs))
       manage_srq(context, srq, attr->pd, attr->attr);

@@ -54,6 +54,9 @@ ibv_srq* Verbs::create_srq_ex(ibv_context*, ibv_srq_init_attr_ex*) {
 int Verbs::advise_mr(ibv_pd*, ibv_advise_mr_advice, uint32_t, ibv_sge*, uint32_t) {
   raise();
 }
+int Verbs::make_unmanaged(ibv_context*, std::string_view) {
+  raise();
+}
 Qp* Verbs::managed(ibv_qp*) {
   if (in_child)
     return nullptr;

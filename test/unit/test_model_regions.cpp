@@ -182,3 +182,33 @@ TEST_CASE("a domain with a region in it is not deallocated", "[regions]") {
   CHECK(a.verbs.dereg_mr(mr) == 0);
   CHECK(a.verbs.dealloc_pd(pd) == 0);
 }
+
+TEST_CASE("a queue that is not managed never meets a virtual key", "[regions]") {
+  Two two;
+  Program& a = two.a;
+  ibv_qp_init_attr init{};
+  init.send_cq = init.recv_cq = a.cq;
+  init.cap = {8, 8, 1, 1, 0};
+  ibv_srq tag_matching{};
+  SECTION("XRC") {
+    init.qp_type = IBV_QPT_XRC_SEND;
+  }
+  SECTION("over a receive queue of another kind") {
+    init.qp_type = IBV_QPT_RC;
+    init.srq = &tag_matching;
+  }
+  errno = 0;
+  CHECK(a.verbs.create_qp(a.pd, &init) == nullptr);
+  CHECK(errno == EOPNOTSUPP);
+  REQUIRE_FALSE(a.bench.lines.said.empty());
+  CHECK(a.bench.lines.said.back().find("\"register\"") != std::string::npos);
+
+  REQUIRE(a.verbs.dereg_mr(a.mr) == 0);
+  ibv_qp* qp = a.verbs.create_qp(a.pd, &init);
+  REQUIRE(qp != nullptr);
+  CHECK(a.verbs.managed(qp) == nullptr);
+  a.mr = a.verbs.reg_mr(a.pd, a.memory.data(), a.memory.size(), remote);
+  REQUIRE(a.mr != nullptr);
+  CHECK(two.fabric.reaches(a.mr->lkey, a.memory.data()));
+  CHECK(a.verbs.destroy_qp(qp) == 0);
+}
