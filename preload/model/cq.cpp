@@ -17,11 +17,11 @@ using observe::Counter;
 
 Cq::Cq(Context& context, ibv_cq* cq, uint64_t wc_flags)
     : context_(context), cq_(cq), wc_flags_(wc_flags), kick_(context.world()) {
-  grow(static_cast<size_t>(cq->cqe) + 1);
+  constexpr size_t at_first = 64;
+  grow(std::min(static_cast<size_t>(cq->cqe) + 1, at_first));
 }
 
-// The ring starts at the CQ's own size and grows with the queue pairs attached, so that pushing
-// does not allocate in a program that stays within its queues.
+// The ring grows with the most that was in it: few programs let a deep queue fill.
 void Cq::grow(size_t capacity) {
   if (capacity <= ready_.size())
     return;
@@ -262,7 +262,7 @@ void Cq::end_poll() {
   poll_lock_.unlock();
 }
 
-void Cq::attach(uint32_t qpn, CqUser* qp, uint32_t more) {
+void Cq::attach(uint32_t qpn, CqUser* qp) {
   std::unique_lock hold(poll_lock_);
   // The provider has destroyed another of that number, whose detach() has not come yet.
   for (auto old = qps_.find(qpn); old != qps_.end() && old->second.qp != qp; old = qps_.find(qpn)) {
@@ -271,13 +271,7 @@ void Cq::attach(uint32_t qpn, CqUser* qp, uint32_t more) {
     take_the_last(qpn, user, true);
     hold.lock();
   }
-  const auto [it, fresh] = qps_.try_emplace(qpn);
-  if (!fresh)
-    attached_ -= it->second.more;
-  it->second = {qp, more};
-  attached_ += more;
-  const std::lock_guard ready(ready_lock_);
-  grow(static_cast<size_t>(cq_->cqe) + 1 + attached_);
+  qps_[qpn] = {qp};
 }
 
 void Cq::detach(uint32_t qpn, const CqUser* qp) {
@@ -312,7 +306,6 @@ void Cq::take_the_last(uint32_t qpn, const CqUser* qp, bool gone) {
     return;
   const auto it = find();
   gone_[next_gone_++ % gone_.size()] = {qpn, it->second.qp->numbers()};
-  attached_ -= it->second.more;
   qps_.erase(it);
 }
 

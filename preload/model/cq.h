@@ -61,8 +61,8 @@ public:
   void end_poll();
   const Completion& current() const noexcept { return current_; }
 
-  // A queue pair whose completions arrive here, with room for `more` completions of its own.
-  void attach(uint32_t qpn, CqUser* qp, uint32_t more);
+  // A queue pair whose completions arrive here.
+  void attach(uint32_t qpn, CqUser* qp);
   // Its provider's queue pair is no more: what that has left is taken, and its number may be given
   // to the next.
   void detach(uint32_t qpn, const CqUser* qp);
@@ -124,10 +124,8 @@ private:
   RecursiveMutex poll_lock_;
   struct Attached {
     CqUser* qp;
-    uint32_t more;
   };
   std::unordered_map<uint32_t, Attached> qps_; // poll_lock_
-  size_t attached_ = 0;                        // sum of their `more`
   // The last that were detached. No completion of theirs is the program's, and none that another
   // queue pair has under their number is taken for one.
   struct Gone {

@@ -80,9 +80,9 @@ Qp::Qp(Parts parts, ibv_qp* qp, ibv_qp_type type, const ibv_qp_cap& cap, bool al
   const policy::QpQuery query{context_->device(), type};
   may_link_ = connected() && world().policy().peers(query) == policy::Peers::automatic;
   handle_ = new_handle(world());
-  send_cq_->attach(qpn_, this, cap.max_send_wr);
+  send_cq_->attach(qpn_, this);
   if (recv_cq_ != send_cq_)
-    recv_cq_->attach(qpn_, this, 0);
+    recv_cq_->attach(qpn_, this);
 }
 
 Qp::~Qp() = default;

@@ -25,11 +25,9 @@ uint32_t first_generation(Context& context) {
 ReceiveQueue::ReceiveQueue(Context& context, const ibv_pd* pd, registration::Staging& staging,
                            uint32_t most, uint32_t sges)
     : context_(context), pd_(pd), staging_(staging), sges_(std::max(sges, 1U)),
-      generation_(first_generation(context)), slots_(most, {.generation = generation_}),
-      holds_(size_t{most} * sges_), lengths_(size_t{most} * sges_), prepared_(sges_) {
-  free_.reserve(most);
-  for (uint32_t i = most; i-- > 0;)
-    free_.push_back(i);
+      generation_(first_generation(context)), prepared_(sges_) {
+  constexpr uint32_t at_first = 64;
+  grow(std::clamp(most, 1U, at_first));
 }
 
 ReceiveQueue::~ReceiveQueue() {
@@ -40,7 +38,7 @@ int ReceiveQueue::prepare(ibv_recv_wr& wr) {
   if (wr.num_sge < 0 || static_cast<uint32_t>(wr.num_sge) > sges_)
     return EINVAL;
   if (free_.empty())
-    grow(); // the provider judges whether there is room: a shared queue may have been resized
+    grow(static_cast<uint32_t>(slots_.size())); // the provider judges whether there is room
   const uint32_t index = free_.back();
   const auto sges = std::span(prepared_).first(static_cast<size_t>(wr.num_sge));
   std::copy_n(wr.sg_list, wr.num_sge, sges.begin());
@@ -81,12 +79,14 @@ World& ReceiveQueue::world() const noexcept {
   return context_.world();
 }
 
-void ReceiveQueue::grow() {
+// By `more` slots: there are as many as the most receives that were posted at a time needed.
+void ReceiveQueue::grow(uint32_t more) {
   const auto had = static_cast<uint32_t>(slots_.size());
-  const uint32_t now = had + std::max(had / 2, 16U);
-  slots_.resize(now, {.generation = generation_});
+  const uint32_t now = had + more;
+  free_.reserve(now);
   holds_.resize(size_t{now} * sges_);
   lengths_.resize(size_t{now} * sges_);
+  slots_.resize(now, {.generation = generation_});
   for (uint32_t i = now; i-- > had;)
     free_.push_back(i);
 }

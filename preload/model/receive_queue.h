@@ -25,7 +25,7 @@ class Context;
 
 class ReceiveQueue {
 public:
-  // Room for `most` receives of at most `sges` elements each; more if the provider takes more.
+  // For about `most` receives, as many as the provider takes, of at most `sges` elements each.
   ReceiveQueue(Context& context, const ibv_pd* pd, registration::Staging& staging, uint32_t most,
                uint32_t sges);
   ~ReceiveQueue();
@@ -54,7 +54,7 @@ private:
     bool used = false;
     uint32_t sges = 0;
   };
-  void grow();
+  void grow(uint32_t more);
   void free_slot(uint32_t index);
   bool deliver_staged(uint32_t index, uint32_t bytes);
   registration::Hold* holds(uint32_t index) { return &holds_[size_t{index} * sges_]; }

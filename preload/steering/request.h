@@ -96,7 +96,8 @@ public:
   // Requests are numbered from `first` on.
   Ring(const ibv_qp_cap& cap, bool all_signaled, uint64_t first = 0);
 
-  // A copy of `wr` behind all others. errno value: ENOMEM full, EINVAL malformed.
+  // A copy of `wr` behind all others, which may move them. errno value: ENOMEM full, EINVAL
+  // malformed.
   int append(const ibv_send_wr& wr);
   // Takes back those from `seq` on.
   void truncate(uint64_t seq) noexcept { tail_ = seq; }
@@ -122,12 +123,16 @@ public:
 
 private:
   size_t slot(uint64_t seq) const noexcept { return seq & mask_; }
+  void grow();
 
   const bool all_signaled_;
   const uint32_t sges_;
   const uint32_t inline_bytes_;
   const size_t capacity_;
-  const size_t mask_; // of the slots: a power of two, so that no post divides
+  // Of the slots: a power of two, so that no post divides. There are as many as the most requests
+  // that were outstanding needed, for deep queues are seldom full.
+  size_t mask_;
+  size_t room_; // requests until there must be more slots, or none is left
   std::vector<Request> requests_;
   std::vector<ibv_sge> elements_;
   std::vector<registration::Hold> holds_;
