@@ -108,7 +108,7 @@ int Context::pin_from_now_on(std::string_view what) {
         device_, what);
     return EOPNOTSUPP;
   }
-  if (!pins_all_.exchange(true) && world_.policy().may_unpin(device_.c_str()))
+  if (!pins_all_.exchange(true) && world_.policy().may_unpin(device_))
     world_.log.warn(
         "{}: the program makes {}, which adverb does not manage; what it registers from "
         "now on is pinned",
