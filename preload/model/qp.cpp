@@ -171,8 +171,8 @@ link::LocalQp Qp::local() const {
 
 // Issues what was appended from `from` on; posts of one call share a doorbell where they go one
 // way. errno value, with `refused` the first request that was not taken.
-inline int Qp::issue_from(uint64_t from, uint64_t& refused) {
-  const auto answer = send_.turn(from);
+inline int Qp::issue_from(uint64_t from, uint64_t& refused, bool whole) {
+  const auto answer = send_.turn(from, whole);
   refused = answer.seq;
   if (answer.why == 0 && !send_.all_issued())
     world().counters.count(Counter::posts_queued, std::min(send_.unissued(), ring_.tail() - from));
@@ -274,8 +274,7 @@ int Qp::post_recv(ibv_recv_wr* wr, ibv_recv_wr** bad) {
 }
 
 void Qp::begin() {
-  lock_.lock();
-  build_from_ = ring_.tail();
+  building_.lock();
   build_error_ = state_ < IBV_QPS_RTS ? EINVAL : 0;
 }
 
@@ -290,6 +289,8 @@ Qp::Built& Qp::build() {
 }
 
 int Qp::commit() {
+  std::unique_lock hold(lock_);
+  const uint64_t from = ring_.tail();
   int rc = build_error_;
   uint64_t refused = 0;
   if (rc == 0) {
@@ -304,17 +305,18 @@ int Qp::commit() {
     }
   }
   if (rc != 0)
-    ring_.truncate(build_from_);
-  else
-    rc = issue_from(build_from_, refused);
+    ring_.truncate(from);
+  else if (built_ != 0)
+    rc = issue_from(from, refused, true);
   built_ = 0;
-  lock_.unlock();
+  hold.unlock();
+  building_.unlock();
   return rc;
 }
 
 void Qp::abort() {
   built_ = 0;
-  lock_.unlock();
+  building_.unlock();
 }
 
 void Qp::on_completion(const Completion& completion, Cq& cq) {

@@ -14,8 +14,8 @@
 // A move to ERR or RESET and destroy are barriers: when they return no copy runs or will run
 // through this queue pair in either direction. RESET starts a new incarnation with a new handle.
 //
-// Locks: the device's progress lock, then lock_, then leaves. Under a CQ's poll_lock_ only lock_
-// and leaves are taken.
+// Locks: building_, then the device's progress lock, then lock_, then leaves. Under a CQ's
+// poll_lock_ only lock_ and leaves are taken.
 #pragma once
 
 #include "link/links.h"
@@ -61,8 +61,9 @@ public:
   // The program learns now that its device may have put the queue pair in error.
   void look_at_state();
 
-  // Extended posts: the lock is held from begin() to commit() or abort(). What is built in between
-  // is collected by build() and posted like any list.
+  // Extended posts: what is built between begin() and commit() or abort() is collected by build()
+  // and posted like any list, or not at all. Meanwhile no lock is held that anything else waits
+  // for: the program may do what it likes in between.
   void begin();
   struct Built {
     ibv_send_wr wr{};
@@ -122,7 +123,7 @@ public:
 
 private:
   bool connected() const noexcept { return type_ == IBV_QPT_RC || type_ == IBV_QPT_UC; }
-  int issue_from(uint64_t from, uint64_t& refused);
+  int issue_from(uint64_t from, uint64_t& refused, bool whole = false);
   int post_bind(const ibv_send_wr& wr);
   int post_with_binds(ibv_send_wr* list, ibv_send_wr** bad);
   int to_error(ibv_qp_attr* attr, int mask);
@@ -160,9 +161,9 @@ private:
   ibv_qp_state before_close_ = IBV_QPS_RESET;
   Atomic<unsigned> access_{0};
   ibv_qp_attr attr_{};            // what the program set so far
+  Mutex building_;                // held from begin() to commit() or abort(): of what follows
   std::vector<Built> build_list_; // as long as the longest list so far, so that none allocates
   size_t built_ = 0;              // of it, in the present list
-  uint64_t build_from_ = 0;
   int build_error_ = 0;
   bool binds_ = false; // bind_mw() was called
 

@@ -58,12 +58,30 @@ void QpLane::refuse_batch(size_t count, const ibv_send_wr* bad, int why) {
   // Who names no request of ours has taken none.
   const bool named = bad >= chain_.data() && bad < chain_.data() + count;
   const size_t first = named ? static_cast<size_t>(bad - chain_.data()) : 0;
+  if (!refusal_)
+    refusal_ = Refusal{chain_[first].wr_id, why};
+  give_back(first, count);
+}
+
+bool QpLane::take_back(uint64_t seq) {
+  size_t first = 0;
+  while (first < used_ && chain_[first].wr_id != seq)
+    ++first;
+  if (first == used_)
+    return false;
+  give_back(first, std::exchange(used_, first));
+  if (first != 0)
+    chain_[first - 1].next = nullptr;
+  room_ = elements_of(first);
+  return true;
+}
+
+// Those of the batch from `first` on are queued again.
+void QpLane::give_back(size_t first, size_t count) {
   last_ = first == 0 ? last_before_batch_
                      : Last{chain_[first - 1].wr_id,
                             ring_.all_signaled() ||
                                 (chain_[first - 1].send_flags & IBV_SEND_SIGNALED) != 0};
-  if (!refusal_)
-    refusal_ = Refusal{chain_[first].wr_id, why};
   for (size_t i = first; i < count; ++i) {
     Request& r = ring_.at(chain_[i].wr_id);
     r.become(Event::refused);

@@ -59,6 +59,9 @@ public:
     int why; // errno
   };
   std::optional<Refusal> take_refusal() noexcept { return std::exchange(refusal_, std::nullopt); }
+  // The requests from `seq` on are queued again, if no commit() has posted any of them: false
+  // otherwise.
+  bool take_back(uint64_t seq);
   bool refused() const noexcept { return refusal_.has_value(); }
 
   enum class News : uint8_t {
@@ -89,6 +92,7 @@ private:
   };
   void post_batch();
   void refuse_batch(size_t count, const ibv_send_wr* bad, int why);
+  void give_back(size_t first, size_t count);
   void land_up_to(uint64_t seq);
   // The elements of the batch's request `at`.
   std::span<ibv_sge> elements_of(size_t at) noexcept {

@@ -127,10 +127,12 @@ Queue::~Queue() {
 // A request that cannot be issued: something it needs cannot be had, or the provider has not taken
 // it. What the program is just posting is given back to it; of what was accepted earlier its
 // completion is the only place to say it.
-void Queue::refuse(Request& r, int why, Refused& refused, uint64_t sync) {
-  if (r.seq >= sync) {
-    ring_.truncate(r.seq);
-    refused = {r.seq, why};
+void Queue::refuse(Request& r, int why, Refused& refused, const Posting& posting) {
+  const uint64_t sync = posting.sync;
+  if (r.seq >= sync && (!posting.whole || r.seq == sync || device_.take_back(sync))) {
+    refused = {posting.whole ? sync : r.seq, why};
+    ring_.truncate(refused.seq);
+    next_ = std::min(next_, ring_.tail());
     return;
   }
   world_.log.error("a request that was accepted cannot be issued: errno {}", why);
@@ -142,16 +144,17 @@ void Queue::refuse(Request& r, int why, Refused& refused, uint64_t sync) {
 }
 
 // The provider's answer to a batch: true when it has taken all of it.
-[[gnu::always_inline]] inline bool Queue::take_refusal(Refused& refused, uint64_t sync) {
+[[gnu::always_inline]] inline bool Queue::take_refusal(Refused& refused, const Posting& posting) {
   if (!device_.refused()) [[likely]]
     return true;
   const auto refusal = device_.take_refusal();
   next_ = std::min(next_, refusal->seq);
-  refuse(ring_.at(refusal->seq), refusal->why, refused, sync);
+  refuse(ring_.at(refusal->seq), refusal->why, refused, posting);
   return false;
 }
 
-Queue::Refused Queue::turn(uint64_t sync) {
+Queue::Refused Queue::turn(uint64_t sync, bool whole) {
+  const Posting posting{sync, whole};
   device_.forget_wish();
   Refused refused;
   do {
@@ -163,17 +166,17 @@ Queue::Refused Queue::turn(uint64_t sync) {
       }
       int why = 0;
       const Step step = try_issue(r, why);
-      if (!take_refusal(refused, sync) || step == Step::changed)
+      if (!take_refusal(refused, posting) || step == Step::changed)
         continue;
       if (step == Step::wait)
         break;
       if (step == Step::refused)
-        refuse(r, why, refused, sync);
+        refuse(r, why, refused, posting);
       else
         ++next_;
     }
     device_.commit();
-  } while (!take_refusal(refused, sync));
+  } while (!take_refusal(refused, posting));
   for (steering::Lane* const lane : lanes_)
     lane->commit();
   if (oldest_is_done())

@@ -66,12 +66,12 @@ public:
 
   // Issues what may be issued, and retires. Requests from `sync` on were appended by the call that
   // the program is in: if the provider refuses one, it and those behind it are taken back, and
-  // which and why is returned.
+  // which and why is returned; of a list that is to be posted as a `whole` all are, or none.
   struct Refused {
     uint64_t seq = 0;
     int why = 0; // errno; 0: nothing was refused
   };
-  Refused turn(uint64_t sync = UINT64_MAX);
+  Refused turn(uint64_t sync = UINT64_MAX, bool whole = false);
 
   void on_completion(const steering::Completion& completion);
   // What was known of these remote keys holds no more.
@@ -126,8 +126,12 @@ private:
   Step issue_flush(steering::Request& r);
   bool choose_way(steering::Request& r);
   bool lane_is_free(steering::Request& r, steering::Lane& lane);
-  bool take_refusal(Refused& refused, uint64_t sync);
-  void refuse(steering::Request& r, int why, Refused& refused, uint64_t sync);
+  struct Posting { // of the call that the program is in
+    uint64_t sync;
+    bool whole;
+  };
+  bool take_refusal(Refused& refused, const Posting& posting);
+  void refuse(steering::Request& r, int why, Refused& refused, const Posting& posting);
   void spoil(steering::Request& r, const ibv_wc& wc);
   void rewind(uint64_t seq);
   bool oldest_is_done() noexcept {

@@ -227,6 +227,10 @@ struct Verbs {
         *bad = wr;
         return EINVAL;
       }
+      if (fabric().refuse_post != 0 && --fabric().refuse_post == 0) {
+        *bad = wr;
+        return ENOMEM;
+      }
       ++fabric().posted;
       fabric().last_send = wr->wr_id;
       if (fabric().stalled)

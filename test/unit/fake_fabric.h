@@ -47,6 +47,7 @@ public:
   ibv_async_event event{};         // the next one
   uint32_t next_qpn = 0x100;
   std::vector<uint32_t> bound; // keys of windows, as they were bound
+  int refuse_post = 0;         // ENOMEM for the so-many-th request of the next call
   uint64_t last_send = 0;      // number of the request posted last
 
   // A completion that comes late.

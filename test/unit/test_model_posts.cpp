@@ -3,6 +3,7 @@
 #include "two_programs.h"
 
 #include <cerrno>
+#include <future>
 
 using namespace adverb;
 using namespace adverb::test;
@@ -64,4 +65,97 @@ TEST_CASE("a binding that waits in the queue has told its key", "[posts]") {
   CHECK(two.fabric.bound == std::vector<uint32_t>{0x11, 0x12});
   CHECK(mw.rkey == 0x12);
   CHECK(numbers(a.poll()) == Numbers{1, 2, 3});
+}
+
+namespace {
+
+// An extended queue pair, as far as the calls look at it.
+struct Builder {
+  explicit Builder(Program& p) : p(p), mine(*p.verbs.managed(p.qp)) { model::wr_start(mine, &ex); }
+  void send(uint64_t id, size_t at, uint32_t bytes) {
+    ex.wr_id = id;
+    ex.wr_flags = IBV_SEND_SIGNALED;
+    model::wr_send(mine, &ex);
+    model::wr_set_sge(mine, &ex, p.mr->lkey, p.address(at), bytes);
+  }
+  int complete() { return model::wr_complete(mine, &ex); }
+  Program& p;
+  model::Qp& mine;
+  ibv_qp_ex ex{};
+};
+
+} // namespace
+
+TEST_CASE("a batch that cannot be posted as a whole is not posted at all", "[posts]") {
+  Two two;
+  Program& a = two.a;
+  Program& b = two.b;
+  for (uint64_t id = 21; id < 25; ++id)
+    REQUIRE(b.receive(id, 0, 64) == 0);
+  REQUIRE(a.post(IBV_WR_SEND, 9, 0, 64, b, 0, 0) == 0); // there is staging from now on
+  CHECK(numbers(a.poll()) == Numbers{9});
+  const uint64_t posted = two.fabric.posted;
+  Builder bad(a);
+  bad.send(1, 0, 64);
+  bad.send(2, 0, 64);
+  bad.send(3, 0, 40000); // would need a window
+  two.fabric.refuse_regions = ENOMEM;
+  CHECK(bad.complete() == ENOMEM);
+  two.fabric.refuse_regions = 0;
+  CHECK(two.fabric.posted == posted);
+  CHECK(a.poll().empty());
+  Builder good(a);
+  good.send(4, 0, 64);
+  good.send(5, 0, 64);
+  CHECK(good.complete() == 0);
+  CHECK(numbers(a.poll()) == Numbers{4, 5});
+  CHECK(numbers(b.poll()) == Numbers{21, 22, 23});
+}
+
+TEST_CASE("what the provider refuses of a batch it has begun is the queue pair's error",
+          "[posts]") {
+  Two two;
+  Program& a = two.a;
+  for (uint64_t id = 21; id < 25; ++id)
+    REQUIRE(two.b.receive(id, 0, 64) == 0);
+  Builder batch(a);
+  batch.send(1, 0, 64);
+  batch.send(2, 0, 64);
+  batch.send(3, 0, 64);
+  SECTION("the first: nothing was posted") {
+    two.fabric.refuse_post = 1;
+    CHECK(batch.complete() == ENOMEM);
+    CHECK(a.poll().empty());
+  }
+  SECTION("another: what was posted is not denied") {
+    two.fabric.refuse_post = 2;
+    CHECK(batch.complete() == 0);
+    std::vector<ibv_wc> done;
+    for (int i = 0; i < 4; ++i)
+      for (const auto& wc : a.poll())
+        done.push_back(wc);
+    REQUIRE(done.size() == 3);
+    CHECK(done[0].status == IBV_WC_SUCCESS);
+    CHECK(done[1].status == IBV_WC_LOC_QP_OP_ERR);
+    CHECK(done[2].status == IBV_WC_WR_FLUSH_ERR);
+  }
+}
+
+TEST_CASE("between wr_start and wr_complete nobody else waits for the queue pair", "[posts]") {
+  Two two;
+  Program& a = two.a;
+  Builder batch(a);
+  // In a thread of its own, so that a lock is waited for and not found held by the same thread.
+  auto other = std::async(std::launch::async, [&] {
+    const bool received = a.receive(41, 0, 64) == 0;
+    const bool polled = a.poll().empty();
+    ibv_mr* mr = a.verbs.reg_mr(a.pd, a.memory.data(), 4096, IBV_ACCESS_LOCAL_WRITE);
+    return received && polled && a.verbs.dereg_mr(mr) == 0;
+  });
+  const bool went_on = other.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
+  REQUIRE(two.b.receive(22, 0, 64) == 0);
+  batch.send(2, 0, 64);
+  CHECK(batch.complete() == 0);
+  CHECK(went_on);
+  CHECK(other.get());
 }
