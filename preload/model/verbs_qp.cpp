@@ -8,6 +8,7 @@
 #include "model/verbs.h"
 
 #include <cerrno>
+#include <new>
 
 namespace adverb::model {
 
@@ -47,6 +48,33 @@ void manage(const std::shared_ptr<Context>& context, ibv_qp* qp, ibv_pd* pd, ibv
   context->world().counters.count(Counter::qps_managed);
 }
 
+// Gives the provider's queue pair back where it cannot be managed.
+void give_back(Objects& objects, World& world, ibv_qp* qp) {
+  const auto mine = objects.qps.erase(qp);
+  objects.edge.remove(qp);
+  try {
+    if (mine)
+      mine->close();
+  } catch (const std::bad_alloc&) { // what could not be made need not be told
+    world.counters.count(Counter::exceptions_caught);
+  }
+  {
+    const provider::Inside inside;
+    world.provider.real().ibv_destroy_qp(qp);
+  }
+  if (mine)
+    mine->forget();
+}
+
+template <typename Manage> void manage_or_give_back(World& world, ibv_qp* qp, Manage&& manage) {
+  try {
+    manage();
+  } catch (...) {
+    give_back(world.objects(), world, qp);
+    throw;
+  }
+}
+
 } // namespace
 
 ibv_qp* Verbs::create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
@@ -74,8 +102,10 @@ ibv_qp* Verbs::create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
   if (qp == nullptr)
     return nullptr;
   if (managed)
-    manage(context, qp, pd, attr->send_cq, attr->recv_cq, attr->srq, attr->qp_type, attr->cap,
-           attr->sq_sig_all != 0, extra);
+    manage_or_give_back(world, qp, [&] {
+      manage(context, qp, pd, attr->send_cq, attr->recv_cq, attr->srq, attr->qp_type, attr->cap,
+             attr->sq_sig_all != 0, extra);
+    });
   else if (context)
     world.objects().edge.add(qp, nullptr), world.counters.count(Counter::qps_unmanaged);
   return qp;
@@ -111,8 +141,10 @@ ibv_qp* Verbs::create_qp_ex(ibv_context* verbs, ibv_qp_init_attr_ex* attr) {
       const provider::Inside inside;
       world.objects().edge.patch_qp_ex(world.provider.real().ibv_qp_to_qp_ex(qp));
     }
-    manage(context, qp, attr->pd, attr->send_cq, attr->recv_cq, attr->srq, attr->qp_type, attr->cap,
-           attr->sq_sig_all != 0, extra);
+    manage_or_give_back(world, qp, [&] {
+      manage(context, qp, attr->pd, attr->send_cq, attr->recv_cq, attr->srq, attr->qp_type,
+             attr->cap, attr->sq_sig_all != 0, extra);
+    });
   } else if (context) {
     world.objects().edge.add(qp, nullptr);
     world.counters.count(Counter::qps_unmanaged);

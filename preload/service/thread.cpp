@@ -6,9 +6,11 @@
 #include <exception>
 #include <map>
 #include <memory>
+#include <new>
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <system_error>
 #include <thread>
 #include <unistd.h>
 #include <unordered_map>
@@ -67,10 +69,22 @@ Thread::Loop::Loop(Thread& owner)
   for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS})
     sigdelset(&all, fault);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread([this] { serve(); });
-  pthread_setname_np(thread.native_handle(), "adverb");
-  thread.detach();
+  bool started = true;
+  try {
+    std::thread thread([this] { serve(); });
+    pthread_setname_np(thread.native_handle(), "adverb");
+    thread.detach();
+  } catch (const std::system_error&) {
+    started = false;
+  }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (started)
+    return;
+  for (const int fd : {epoll_, event_}) {
+    owner.disown_fd(fd);
+    close(fd);
+  }
+  throw std::bad_alloc(); // ENOMEM is what verbs say where threads are short
 }
 
 void Thread::Loop::wake() const {

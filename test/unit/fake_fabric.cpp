@@ -313,6 +313,9 @@ struct Verbs {
     return &qp->qp;
   }
   static int modify_qp(ibv_qp* base, ibv_qp_attr* attr, int mask) {
+    if (fabric().modify)
+      if (const int why = fabric().modify(); why != 0)
+        return why;
     Qp& qp = of(base);
     if ((mask & IBV_QP_ACCESS_FLAGS) != 0)
       qp.access = attr->qp_access_flags;

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
@@ -36,6 +37,7 @@ public:
   uint64_t registered = 0; // bytes
   // How often its channel was told.
   static uint64_t events(const ibv_cq* cq);
+  size_t queue_pairs() const { return qps_.size(); }
   // Whether a byte of the process can be reached by the key.
   bool reaches(uint32_t key, const void* byte) const;
 
@@ -44,6 +46,7 @@ public:
   bool flushes_at_destroy = false; // posted receives
   bool stalled = false;            // takes requests and carries none out
   int refuse_regions = 0;          // errno of every registration
+  std::function<int()> modify;     // asked first, if any: errno
   ibv_async_event event{};         // the next one
   uint32_t next_qpn = 0x100;
   std::vector<uint32_t> bound; // keys of windows, as they were bound

@@ -153,3 +153,12 @@ TEST_CASE("a shared receive that a dropped completion took is free again", "[qp]
   REQUIRE(b.verbs.destroy_srq(srq) == 0);
   make(b);
 }
+
+TEST_CASE("a queue pair that cannot be managed is not left behind", "[qp]") {
+  const policy::Loaded loaded = policy::load_profile("unpinned");
+  FakeFabric fabric;
+  Joint joint;
+  joint.out_of_threads = true;
+  CHECK_THROWS_AS(Program(fabric, joint, *loaded.policy, {}), std::bad_alloc);
+  CHECK(fabric.queue_pairs() == 0);
+}

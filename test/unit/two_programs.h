@@ -14,6 +14,7 @@
 #include "transfer/protocol.h"
 
 #include <cstring>
+#include <new>
 #include <vector>
 
 namespace adverb::test {
@@ -25,6 +26,8 @@ public:
   struct Pair {
     std::shared_ptr<FakeChannel> client;
     std::shared_ptr<FakeChannel> server;
+    const class JoinedLinks* from = nullptr; // of programs: one for all queue pairs between them
+    const class JoinedLinks* to = nullptr;
   };
 
   // Carries what has been sent, once around; true if there was anything.
@@ -43,6 +46,7 @@ public:
   };
   std::vector<Published> published;
   std::vector<Pair> pairs;
+  bool out_of_threads = false; // links cannot be had
 
 private:
   static bool carry(FakeChannel& from, FakeChannel& to) {
@@ -70,11 +74,15 @@ public:
       for (const auto& theirs : joint_.published) {
         if (theirs.qp.qpn != qp.dest_qpn)
           continue;
+        for (const auto& pair : joint_.pairs)
+          if (pair.from == this && pair.to == theirs.links)
+            return done({link::Verdict::adverb, pair.client, theirs.qp.handle, {}, true});
         const auto size = FakeChannel::Size{.credits = 4, .message_max = 4096};
         Joint::Pair pair{
             std::make_shared<FakeChannel>(*progress_, link::Channel::Role::client, size),
             std::make_shared<FakeChannel>(*theirs.links->progress_, link::Channel::Role::server,
-                                          size)};
+                                          size),
+            this, theirs.links};
         pair.client->open(*protocol_);
         pair.server->open(*theirs.links->protocol_);
         joint_.pairs.push_back(pair);
@@ -86,7 +94,11 @@ public:
   }
   void cancel_bind(uint64_t) override {}
   void probe(const link::LocalQp&, std::function<void(link::Bound)>) override {}
-  std::shared_ptr<link::Progress> progress(ibv_device*) override { return progress_; }
+  std::shared_ptr<link::Progress> progress(ibv_device*) override {
+    if (joint_.out_of_threads)
+      throw std::bad_alloc();
+    return progress_;
+  }
   void await_probes() noexcept override {}
 
 private:
