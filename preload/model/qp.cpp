@@ -64,7 +64,7 @@ Qp::Qp(Parts parts, ibv_qp* qp, ibv_qp_type type, const ibv_qp_cap& cap, bool al
       first_number_(first_number(*context_)), ring_(cap, all_signaled, first_number_),
       elements_(world(), context_->regions(), pd_->staging, pd_->verbs, context_->copy_below(),
                 ring_),
-      device_(*this, ring_), messages_(world(), ring_),
+      device_(*this, ring_), messages_(world(), ring_, type == IBV_QPT_UC),
       send_({world(),
              *this,
              ring_,

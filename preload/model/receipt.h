@@ -5,8 +5,10 @@
 // where it expects them and the length that was sent.
 #pragma once
 
+#include "transfer/messages.h"
 #include "world/sync.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <mutex>
@@ -20,8 +22,10 @@ struct Receipt {
     in_place, // the data is where the program expects it
     staged,   // in the staging blocks that stood in for the posted buffer
   };
-  uint64_t number = 0; // among its receive-consuming messages, from 1
-  uint32_t bytes = 0;  // that the completion reports
+  // Among its receive-consuming messages, from 1. On UC, where any may be lost, it says by which
+  // immediate it is known (transfer/messages.h).
+  uint64_t number = 0;
+  uint32_t bytes = 0; // that the completion reports
   Source source = Source::in_place;
 };
 
@@ -31,6 +35,8 @@ class Receipts {
 public:
   void expect(const Receipt& receipt) {
     const std::lock_guard hold(lock_);
+    if (waiting_.size() == waiting_max)
+      waiting_.pop_front();
     waiting_.push_back(receipt);
   }
 
@@ -44,6 +50,8 @@ public:
                             through_receive ? Receipt::Source::staged : Receipt::Source::in_place};
     const std::lock_guard hold(lock_);
     ++received_;
+    if (!waiting_.empty() && (waiting_.front().number & transfer::by_immediate) != 0)
+      return through_receive ? plain : consume_by(wc.imm_data, plain);
     while (!waiting_.empty() && waiting_.front().number < received_)
       waiting_.pop_front();
     if (through_receive || waiting_.empty() || waiting_.front().number != received_)
@@ -61,6 +69,19 @@ public:
   }
 
 private:
+  static constexpr size_t waiting_max = 1024; // of immediates that were lost, most of them
+
+  // Those before it were lost: what was foretold comes in order.
+  Receipt consume_by(uint32_t immediate, const Receipt& plain) {
+    const auto at =
+        std::ranges::find(waiting_, transfer::by_immediate | immediate, &Receipt::number);
+    if (at == waiting_.end())
+      return plain;
+    const Receipt receipt = *at;
+    waiting_.erase(waiting_.begin(), at + 1);
+    return receipt;
+  }
+
   Mutex lock_;
   std::deque<Receipt> waiting_;
   uint64_t received_ = 0;

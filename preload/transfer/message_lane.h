@@ -23,7 +23,9 @@ namespace adverb::transfer {
 
 class MessageLane final : public steering::Lane {
 public:
-  MessageLane(World& world, steering::Ring& ring) : world_(world), ring_(ring) {}
+  // `lossy`: the queue pair's own messages may be lost (UC).
+  MessageLane(World& world, steering::Ring& ring, bool lossy = false)
+      : world_(world), ring_(ring), lossy_(lossy) {}
 
   // The link is there: `handle` names the queue pair at our end, `remote` the peer's at its own.
   void join(std::shared_ptr<Initiator> initiator, uint64_t handle, uint64_t remote);
@@ -38,6 +40,11 @@ public:
     initiator_->learn(rkey, kind);
   }
   void ask_key(uint32_t rkey);
+
+  // How the peer knows the immediate that is to be the connection's `number`th to take a receive.
+  uint64_t receipt(const steering::Request& r, uint64_t number) const noexcept {
+    return lossy_ ? by_immediate | r.wr.imm_data : number;
+  }
 
   size_t payload_max() const { return initiator_->payload_max(); }
   RequestHeader header(const steering::Request& r, Kind kind) const;
@@ -62,6 +69,7 @@ public:
 private:
   World& world_;
   steering::Ring& ring_;
+  const bool lossy_;
   std::shared_ptr<Initiator> initiator_;
   uint64_t handle_ = 0;
   uint64_t remote_ = 0;

@@ -50,6 +50,8 @@ enum : uint8_t {
   with_immediate = 2, // a WRITE_WITH_IMM: `receive` says which receive its length belongs to
 };
 
+inline constexpr uint64_t by_immediate = uint64_t{1} << 63;
+
 struct RequestHeader {
   uint8_t kind;
   uint8_t flags;
@@ -62,7 +64,9 @@ struct RequestHeader {
   uint64_t address;       // first byte of this part
   uint64_t total_address; // first byte of the whole work request
   uint64_t total;         // bytes of the whole work request
-  uint64_t receive;       // with_immediate: count of receive-consuming messages up to this one
+  // with_immediate: count of receive-consuming messages up to this one; on UC, where messages are
+  // lost, by_immediate | its immediate
+  uint64_t receive;
   uint32_t key;
   uint32_t length; // bytes of this part
 };

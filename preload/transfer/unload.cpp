@@ -75,7 +75,7 @@ bool Unload::send_part(Request& r) {
     h.flags |= transfer::last_part;
   if (r.wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM) {
     h.flags |= transfer::with_immediate;
-    h.receive = seat_.device.receives() + 1;
+    h.receive = seat_.messages.receipt(r, seat_.device.receives() + 1);
   }
   if (!reading && !seat_.elements.gather(r, r.sent, message + sizeof h, bytes)) {
     seat_.messages.cancel(message);
