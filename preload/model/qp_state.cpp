@@ -173,8 +173,10 @@ int Qp::modify(ibv_qp_attr* attr, int mask) {
   }
   if (rc != 0) {
     const std::lock_guard hold(lock_);
-    if (state_ == IBV_QPS_RTS)
+    if (state_ == IBV_QPS_RTS) {
       send_.pause(false);
+      send_.turn(); // what might have been issued meanwhile
+    }
     return rc;
   }
   {

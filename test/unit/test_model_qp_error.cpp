@@ -4,6 +4,7 @@
 #include "two_programs.h"
 
 #include <cerrno>
+#include <utility>
 
 using namespace adverb;
 using namespace adverb::test;
@@ -145,5 +146,20 @@ TEST_CASE("a send queue in SQE serves peers, flushes, and goes on from RTS", "[q
   attr.qp_state = IBV_QPS_RTS;
   REQUIRE(a.verbs.modify_qp(a.qp, &attr, IBV_QP_STATE) == 0);
   REQUIRE(a.post(IBV_WR_RDMA_WRITE, 4, 0, 64, b, 300, b.mr->rkey) == 0);
+  CHECK(statuses(drain(two, a)) == Statuses{IBV_WC_SUCCESS});
+}
+
+// Posted by another thread while the move is under way, which here is the provider's call.
+TEST_CASE("what is queued goes on when a move to SQD is refused", "[qp]") {
+  Two two;
+  Program& a = two.a;
+  two.fabric.modify = [&] {
+    REQUIRE(a.post(IBV_WR_RDMA_WRITE, 1, 0, 64, two.b, 300, two.b.mr->rkey) == 0);
+    return EINVAL;
+  };
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_SQD;
+  CHECK(a.verbs.modify_qp(a.qp, &attr, IBV_QP_STATE) == EINVAL);
+  two.fabric.modify = nullptr;
   CHECK(statuses(drain(two, a)) == Statuses{IBV_WC_SUCCESS});
 }
