@@ -13,6 +13,7 @@ using steering::Stage;
 
 void MessageLane::join(std::shared_ptr<Initiator> initiator, uint64_t handle, uint64_t remote) {
   initiator_ = std::move(initiator);
+  target_gone_ = false;
   handle_ = handle;
   remote_ = remote;
 }
@@ -93,9 +94,12 @@ void MessageLane::on_reply(const ReplyHeader& reply, std::span<const std::byte> 
   const auto kind = static_cast<Kind>(reply.kind);
   const bool ok = reply.status == static_cast<uint8_t>(Status::ok);
   if (kind == Kind::query) {
-    if (asked_ && initiator_)
-      learn(*asked_,
-            ok ? steering::KeyVerdict::Kind::virtual_key : steering::KeyVerdict::Kind::real);
+    if (asked_ && initiator_ && ok)
+      learn(*asked_, steering::KeyVerdict::Kind::virtual_key);
+    else if (asked_ && initiator_ && reply.status == static_cast<uint8_t>(Status::not_virtual))
+      learn(*asked_, steering::KeyVerdict::Kind::real);
+    else if (asked_)
+      target_gone_ = true; // which says nothing of the key
     asked_.reset();
     return;
   }

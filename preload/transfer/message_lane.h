@@ -35,7 +35,9 @@ public:
   bool down() const { return initiator_->down(); }
 
   // What the peer has said of a key; ask_key() has it say so.
-  steering::KeyVerdict verdict(uint32_t rkey) const noexcept { return initiator_->key(rkey); }
+  steering::KeyVerdict verdict(uint32_t rkey) const noexcept {
+    return target_gone_ ? device_judges : initiator_->key(rkey);
+  }
   void learn(uint32_t rkey, steering::KeyVerdict::Kind kind) noexcept {
     initiator_->learn(rkey, kind);
   }
@@ -75,6 +77,9 @@ private:
   uint64_t remote_ = 0;
   uint32_t run_ = 1;
   std::optional<uint32_t> asked_; // a key, one at a time
+  // The peer's queue pair is no more: whatever goes to it the device shall judge.
+  static constexpr steering::KeyVerdict device_judges{UINT32_MAX, steering::KeyVerdict::Kind::real};
+  bool target_gone_ = false;
 };
 
 // Says that the peer's responder refused `r`; at most one line a second.

@@ -163,3 +163,31 @@ TEST_CASE("what is queued goes on when a move to SQD is refused", "[qp]") {
   two.fabric.modify = nullptr;
   CHECK(statuses(drain(two, a)) == Statuses{IBV_WC_SUCCESS});
 }
+
+// Of two queue pairs between the same programs one's peer is destroyed before it has asked for the
+// key.
+TEST_CASE("that a peer's queue pair is gone says nothing of its keys", "[qp]") {
+  Two two;
+  Program& a = two.a;
+  Program& b = two.b;
+  const auto make = [](Program& p) {
+    ibv_qp_init_attr init{};
+    init.send_cq = init.recv_cq = p.cq;
+    init.qp_type = IBV_QPT_RC;
+    init.cap = {8, 8, 1, 1, 0};
+    return p.verbs.create_qp(p.pd, &init);
+  };
+  ibv_qp* const first_a = std::exchange(a.qp, make(a));
+  ibv_qp* const first_b = std::exchange(b.qp, make(b));
+  a.connect(b);
+  b.connect(a);
+  two.settle();
+  REQUIRE(b.verbs.destroy_qp(first_b) == 0);
+  ibv_qp* const second_a = std::exchange(a.qp, first_a);
+  REQUIRE(a.post(IBV_WR_RDMA_WRITE, 1, 0, 64, b, 300, b.mr->rkey) == 0);
+  CHECK(statuses(drain(two, a)) == Statuses{IBV_WC_RETRY_EXC_ERR});
+  a.qp = second_a;
+  REQUIRE(a.post(IBV_WR_RDMA_WRITE, 2, 0, 64, b, 300, b.mr->rkey) == 0);
+  CHECK(statuses(drain(two, a)) == Statuses{IBV_WC_SUCCESS});
+  REQUIRE(a.verbs.destroy_qp(first_a) == 0);
+}
