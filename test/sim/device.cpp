@@ -27,6 +27,8 @@ struct Fabric::Mr {
 struct Fabric::Cq {
   ibv_cq cq{};
   std::deque<ibv_wc> completions;
+  bool armed = false;
+  uint32_t events = 0; // that nobody has taken
 };
 
 struct Fabric::Request {
@@ -110,6 +112,8 @@ struct Verbs {
     if (cq.completions.size() >= static_cast<size_t>(cq.cq.cqe))
       fabric().misuse.emplace_back("a completion queue overruns");
     cq.completions.push_back(wc);
+    if (std::exchange(cq.armed, false) && cq.cq.channel != nullptr)
+      ++cq.events;
   }
 
   static bool gather(const Qp& qp, const Request& r, std::vector<std::byte>& out) {
@@ -365,10 +369,11 @@ struct Verbs {
     return n;
   }
 
-  static ibv_cq* create_cq(ibv_context* context, int cqe, void*, ibv_comp_channel*, int) {
+  static ibv_cq* create_cq(ibv_context* context, int cqe, void*, ibv_comp_channel* channel, int) {
     auto* cq = new Cq;
     cq->cq.context = context;
     cq->cq.cqe = cqe;
+    cq->cq.channel = channel;
     return &cq->cq;
   }
   static ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
@@ -379,7 +384,10 @@ struct Verbs {
     qp->qp.recv_cq = attr->recv_cq;
     qp->qp.qp_type = attr->qp_type;
     qp->qp.state = IBV_QPS_RESET;
-    qp->qp.qp_num = fabric().next_qpn_++;
+    auto& freed = fabric().free_qpns_;
+    qp->qp.qp_num = freed.empty() ? fabric().next_qpn_++ : freed.back();
+    if (!freed.empty())
+      freed.pop_back();
     qp->all_signaled = attr->sq_sig_all != 0;
     qp->cap = attr->cap;
     fabric().qps_[qp->qp.qp_num] = qp;
@@ -399,12 +407,21 @@ struct Verbs {
       qp.requests.clear();
       qp.receives.clear();
       qp.arrived.clear();
+      clean(qp);
     }
     qp.qp.state = attr->qp_state;
     return 0;
   }
+  static void clean(const Qp& qp) {
+    if (fabric().cleans)
+      for (ibv_cq* cq : {qp.qp.send_cq, qp.qp.recv_cq})
+        std::erase_if(of(cq).completions,
+                      [&](const ibv_wc& wc) { return wc.qp_num == qp.qp.qp_num; });
+  }
   static int destroy_qp(ibv_qp* base) {
+    clean(of(base));
     fabric().qps_.erase(base->qp_num);
+    fabric().free_qpns_.push_back(base->qp_num);
     delete &of(base);
     return 0;
   }
@@ -472,6 +489,7 @@ const adverb::provider::Real& Fabric::real() {
       *gid = {};
       return 0;
     };
+    r.ibv_query_port = [](ibv_context*, uint8_t, _compat_ibv_port_attr*) { return 0; };
     r.ibv_open_device = [](ibv_device* device) {
       const auto& all = the_fabric->devices_;
       const auto it =
@@ -482,6 +500,14 @@ const adverb::provider::Real& Fabric::real() {
     return r;
   }();
   return table;
+}
+
+bool Fabric::take_event(ibv_cq* base) {
+  auto& cq = Verbs::of(base);
+  if (cq.events == 0)
+    return false;
+  --cq.events;
+  return true;
 }
 
 Fabric::Fabric() {
@@ -500,7 +526,10 @@ ibv_device* Fabric::device() {
   context.ops.post_send = Verbs::post_send;
   context.ops.post_recv = Verbs::post_recv;
   context.ops.poll_cq = Verbs::poll_cq;
-  context.ops.req_notify_cq = [](ibv_cq*, int) { return 0; };
+  context.ops.req_notify_cq = [](ibv_cq* cq, int) {
+    Verbs::of(cq).armed = true;
+    return 0;
+  };
   devices_.push_back(std::move(fresh));
   return &devices_.back()->device;
 }

@@ -39,8 +39,12 @@ public:
   // Appends what could happen next.
   void offer(Steps& steps);
 
+  // An event of the queue's that lies on its channel; false: none, who waits for one sleeps.
+  static bool take_event(ibv_cq* cq);
+
   uint64_t registrations() const { return mrs_.size(); }
-  bool loud = false; // prints what it is given, and what it reports
+  bool cleans = false; // RESET and destroy take a queue pair's completions out of its queues
+  bool loud = false;   // prints what it is given, and what it reports
   // What a program or library has done that a device may answer with anything.
   std::vector<std::string> misuse;
 
@@ -57,6 +61,7 @@ private:
   std::map<uint32_t, Qp*> qps_;                 // by number
   uint32_t next_key_ = 0x1000;
   uint32_t next_qpn_ = 0x100;
+  std::vector<uint32_t> free_qpns_; // of those destroyed: used again at once
 };
 
 } // namespace sim

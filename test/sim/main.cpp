@@ -108,7 +108,8 @@ size_t median(std::vector<size_t>& all) {
         "Runs random schedules, N at most and for so long at most, and stops at the first that\n"
         "breaks a rule of the verbs; it is made small, printed, and kept in FILE.\n"
         "EXTRA, each with faults that are known and not repaired yet:\n"
-        "  errors   nothing passes a queue pair that the device has put in error\n",
+        "  errors   nothing passes a queue pair that the device has put in error\n"
+        "  downs    queue pairs go to RESET or are destroyed with work outstanding\n",
         status == 0 ? stdout : stderr);
   exit(status);
 }
@@ -132,9 +133,12 @@ int main(int argc, char** argv) {
     char* end = nullptr;
     const uint64_t number = strtoull(value, &end, 10);
     if (option == "--with") {
-      if (strcmp(value, "errors") != 0)
+      if (strcmp(value, "errors") == 0)
+        extras.errors = true;
+      else if (strcmp(value, "downs") == 0)
+        extras.downs = true;
+      else
         usage(2);
-      extras.errors = true;
       continue;
     }
     if (option == "--replay")

@@ -57,9 +57,9 @@ void Oracle::posted(Operation operation) {
     queue.sent.push_back(&kept);
 }
 
-void Oracle::receive_posted(uint32_t qp, uint64_t id, uint32_t room) {
+void Oracle::receive_posted(uint32_t qp, uint64_t id, uint32_t room, uint64_t filler) {
   ++now_;
-  queues_[qp].receives.push_back({id, room});
+  queues_[qp].receives.push_back({id, room, filler});
   if (loud)
     printf("  %4llu  receive %llu is posted on queue pair %u\n",
            static_cast<unsigned long long>(now_), static_cast<unsigned long long>(id), qp);
@@ -72,7 +72,8 @@ const Operation* Oracle::operation(uint64_t id) const {
 
 // Its queue pair may fail for what came over the other.
 bool Oracle::troubled(const Queue& queue) const {
-  return queue.wrong || queues_.at(queue.peer).wrong;
+  const Queue& peer = queues_.at(queue.peer);
+  return queue.wrong || peer.wrong || queue.going || peer.going;
 }
 
 // Behind one that must be refused, which it may not pass.
@@ -86,6 +87,21 @@ bool Oracle::is_barred(const Known& operation) const {
 bool Oracle::came_too_late(const Known& operation) const {
   const Queue& queue = queues_.at(operation.qp);
   return operation.at > queue.broken || operation.at > queues_.at(queue.peer).broken;
+}
+
+void Oracle::going(uint32_t qp) {
+  queues_[qp].going = true;
+}
+
+void Oracle::gone(uint32_t qp, std::vector<uint64_t> cells) {
+  Queue& queue = queues_[qp];
+  if (loud)
+    printf("  %4llu  queue pair %u has gone\n", static_cast<unsigned long long>(now_), qp);
+  queue.gone = true;
+  if (queue.broken != never)
+    return;
+  queue.broken = ++now_;
+  queue.broken_memory = std::move(cells);
 }
 
 void Oracle::broken(uint32_t qp, std::vector<uint64_t> cells) {
@@ -124,6 +140,8 @@ void Oracle::completed(const Completion& c) {
   if (mine.over != never)
     return found(name(mine) + " completes a second time, or after a later one");
   Queue& queue = queues_[c.qp];
+  if (queue.gone)
+    found(name(mine) + " completes, and its queue pair has gone");
   // Those before it had no completion of their own: they were not to have one.
   for (; queue.open < mine.place; ++queue.open) {
     Known& silent = *queue.operations[queue.open];
@@ -189,7 +207,7 @@ void Oracle::received(const Completion& c, const std::vector<uint64_t>& got) {
   if (c.with_imm && c.imm != static_cast<uint32_t>(message.id))
     found("receive " + std::to_string(c.id) + " has the immediate of another than " +
           name(message));
-  arrivals_.push_back({&message, c.id, c.byte_len, got});
+  arrivals_.push_back({&message, c.id, receive.filler, c.byte_len, got});
 }
 
 void Oracle::judge(const Arrival& arrival) {
@@ -203,11 +221,11 @@ void Oracle::judge(const Arrival& arrival) {
   const size_t words = message.kind == Kind::send ? values.size() : message.target.count;
   if (arrival.byte_len != words * sizeof(uint64_t))
     return found(who() + "byte_len " + std::to_string(arrival.byte_len));
-  if (message.kind != Kind::send)
-    return;
-  for (size_t i = 0; i < values.size(); ++i)
-    if (values[i] != arrival.found[i])
-      return found(who() + "other bytes at word " + std::to_string(i));
+  const size_t filled = message.kind == Kind::send ? values.size() : 0;
+  for (size_t i = 0; i < arrival.found.size(); ++i)
+    if (arrival.found[i] != (i < filled ? values[i] : arrival.filler))
+      return found(who() + (i < filled ? "other bytes" : "bytes beyond its end") + " at word " +
+                   std::to_string(i));
 }
 
 // What an operation carries. Of a READ that is not over: not known yet, none.
@@ -301,7 +319,7 @@ void Oracle::ended(const std::vector<std::vector<uint64_t>>& cells) {
   std::map<std::pair<uint32_t, uint32_t>, std::vector<const Known*>> adders;
   for (auto& [id, operation] : all_) {
     const Queue& queue = queues_[operation.qp];
-    if (operation.over == never && (operation.signaled || queue.failed))
+    if (operation.over == never && (operation.signaled || queue.failed) && !queue.gone)
       found(name(operation) + " never completes");
     else if (operation.over == never && !troubled(queue))
       operation.over = now_; // all is quiet: it must have been carried out
@@ -313,6 +331,8 @@ void Oracle::ended(const std::vector<std::vector<uint64_t>>& cells) {
   }
   for (const auto& [number, queue] : queues_) {
     const Queue& sender = queues_[queue.peer];
+    if (queue.gone)
+      continue;
     // What its sender has seen complete has arrived; a failed queue pair's receives are flushed.
     size_t due = 0;
     for (const Known* message : sender.sent)

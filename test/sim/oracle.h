@@ -70,8 +70,17 @@ public:
   // Queue pair `qp` of program `owner` is connected to `peer` of program `there`.
   void connected(uint32_t qp, uint32_t owner, uint32_t peer, uint32_t there);
 
+  // The owner takes queue pair `qp` to RESET, or destroys it: what is outstanding there or at its
+  // peer may fail. When that has been done, gone() is told.
+  void going(uint32_t qp);
+  // Nothing of this connection completes any more, and nothing lands at the owner.
+  void gone(uint32_t qp, std::vector<uint64_t> cells);
+  // A number for the next connection's queue pair.
+  uint32_t fresh() const { return static_cast<uint32_t>(queues_.size()); }
+
   void posted(Operation operation);
-  void receive_posted(uint32_t qp, uint64_t id, uint32_t room);
+  // `filler`: what lies in each cell of the buffer.
+  void receive_posted(uint32_t qp, uint64_t id, uint32_t room, uint64_t filler = 0);
   // Before completed(), of a READ or atomic that is over by it: what lies in the program's buffer.
   void brought(uint64_t id, std::vector<uint64_t> result);
   void completed(const Completion& completion);
@@ -119,10 +128,13 @@ private:
     struct Receive {
       uint64_t id;
       uint32_t room;
+      uint64_t filler;
     };
     std::vector<Receive> receives;
     size_t receives_done = 0;
     bool receives_flushed = false;
+    bool going = false;
+    bool gone = false;
     uint64_t broken = never;             // the moment its owner saw that it is in error
     std::vector<uint64_t> broken_memory; // of the owner, then
   };
@@ -138,6 +150,7 @@ private:
   struct Arrival {
     const Known* message;
     uint64_t receive;
+    uint64_t filler;
     uint32_t byte_len;
     std::vector<uint64_t> found;
   };

@@ -18,6 +18,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -77,21 +78,25 @@ public:
   static constexpr uint32_t receives_max = 3; // of a queue pair; slots are kept for them
   static constexpr uint32_t slot_cells = 160;
 
+  // `downs`: it may take queue pairs down.
   Program(uint32_t number, Choices& choices, Fabric& fabric, Net& net, Oracle& oracle,
-          const adverb::policy::Policy& policy, bool loud);
+          const adverb::policy::Policy& policy, bool downs, bool loud);
   ~Program();
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
   // Queue pair `number` of the schedule, connected by connect().
-  void make_qp(uint32_t number);
-  void connect(uint32_t number, Program& peer, uint32_t peer_number);
+  void make_qp();
+  // The n-th queue pairs of both.
+  static void connect(Program& one, Program& other, size_t n);
 
   // Appends what it may do: its threads each one thing.
   void offer_own(Steps& steps);
   void offer_poll(Steps& steps);
   // Takes what completes, and receives what comes, but posts no request.
   void wind_up();
+  // It sleeps, and something is there: nobody has woken it.
+  bool overslept();
   // The last time there was something.
   bool found_some() const noexcept { return found_some_; }
   void offer(Steps& steps);
@@ -112,19 +117,35 @@ private:
     ibv_qp* qp = nullptr;
     uint32_t number = 0;
     Program* peer = nullptr;
+    Queue* other = nullptr; // the peer's
+    uint32_t qpn = 0;
+    bool leaving = false; // being taken down, or down
+    bool down = false;    // and not connected anew
     uint32_t depth = 0;
     uint32_t open = 0;     // requests that may hold a place
     uint32_t receives = 0; // posted
     bool all_signaled = false;
     bool failed = false;
+    std::vector<uint64_t> waiting; // ids of receives
+    ibv_qp_init_attr init{};
     std::vector<uint64_t> order; // ids, oldest first, of those that hold a place
   };
 
+  // Polled; or slept on, until an event lies on the channel.
+  struct Completions {
+    ibv_cq* cq = nullptr;
+    bool asleep = false;
+  };
+
   void act();
+  void create(Queue& queue);
+  void move_up(Queue& queue);
+  void take_down(Queue& queue);
   void poll();
-  void post();
+  void post(Queue& queue);
   void post_receive(Queue& queue);
-  int poll(ibv_cq* cq, int most);
+  int poll(Completions& queue, int most);
+  int take(ibv_cq* cq, int most);
   void look();
   bool fill(Queue& queue, Operation& operation, ibv_send_wr& wr, std::vector<ibv_sge>& sges);
   void on_request(Queue& queue, const ibv_wc& wc);
@@ -154,15 +175,19 @@ private:
   ibv_pd* pd_ = nullptr;
   ibv_mr* shared_mr_ = nullptr;
   ibv_mr* own_mr_ = nullptr;
-  std::vector<ibv_cq*> cqs_;
+  std::vector<Completions> cqs_;
+  ibv_comp_channel channel_{};
   std::vector<std::unique_ptr<Queue>> queues_;
   std::map<uint64_t, uint32_t> slots_; // of what is outstanding, by id
+  std::set<uint64_t> past_;            // ids of what was outstanding when its queue pair went
   std::vector<uint32_t> free_;
   std::vector<uint32_t> users_ = std::vector<uint32_t>(slots); // of each slot
   uint64_t next_id_;
   uint64_t next_value_;
   bool found_some_ = false;
+  bool sleeps_;     // on its channel, when it has found nothing
   uint32_t budget_; // requests still to be posted
+  uint32_t downs_;  // times a queue pair may be taken down
   uint32_t wrong_;  // one in so many requests must be refused; 0: none
 };
 

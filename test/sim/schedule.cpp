@@ -50,24 +50,23 @@ public:
         fibres_(choices, period_), loud_(loud) {
     oracle_.errors_bar = extras.errors;
     oracle_.loud = fabric_.loud = loud;
+    fabric_.cleans = choices.once_in(2);
     const uint32_t which = choices.below(policies.size());
     if (loud)
       printf("  policy %s\n", policies.at(which));
     // Both by the same, or each by its own.
     const uint32_t other = choices.once_in(4) ? choices.below(policies.size()) : which;
-    programs_[0] =
-        std::make_unique<Program>(0, choices, fabric_, net_, oracle_, policy(which), loud);
-    programs_[1] =
-        std::make_unique<Program>(1, choices, fabric_, net_, oracle_, policy(other), loud);
+    programs_[0] = std::make_unique<Program>(0, choices, fabric_, net_, oracle_, policy(which),
+                                             extras.downs, loud);
+    programs_[1] = std::make_unique<Program>(1, choices, fabric_, net_, oracle_, policy(other),
+                                             extras.downs, loud);
     pairs_ = choices.between(1, 3);
     for (uint32_t i = 0; i < pairs_; ++i) {
-      programs_[0]->make_qp(2 * i);
-      programs_[1]->make_qp(2 * i + 1);
+      programs_[0]->make_qp();
+      programs_[1]->make_qp();
     }
-    for (uint32_t i = 0; i < pairs_; ++i) {
-      programs_[0]->connect(2 * i, *programs_[1], 2 * i + 1);
-      programs_[1]->connect(2 * i + 1, *programs_[0], 2 * i);
-    }
+    for (uint32_t i = 0; i < pairs_; ++i)
+      Program::connect(*programs_[0], *programs_[1], i);
   }
 
   Outcome run() {
@@ -82,6 +81,10 @@ public:
     }
     wind_up();
     Outcome outcome;
+    if (!broken() && fibres_.idle())
+      for (const auto& program : programs_)
+        if (program->overslept())
+          oracle_.found("a completion has not woken who sleeps on its channel");
     if (!broken())
       oracle_.ended({programs_[0]->shared(), programs_[1]->shared()});
     close();

@@ -23,6 +23,7 @@ struct Outcome {
 // yet.
 struct Extras {
   bool errors = false; // what the device puts in error lets nothing through any more
+  bool downs = false;  // queue pairs go to RESET or are destroyed with work outstanding
 };
 
 // `loud`: prints what happens.

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// What a program is told, and sees.
+#include "program.h"
+
+#include <algorithm>
+#include <array>
+
+namespace sim {
+
+namespace {
+
+Status status_of(ibv_wc_status status) {
+  switch (status) {
+  case IBV_WC_SUCCESS:
+    return Status::success;
+  case IBV_WC_REM_ACCESS_ERR:
+    return Status::remote_access;
+  case IBV_WC_WR_FLUSH_ERR:
+    return Status::flushed;
+  default:
+    return Status::other;
+  }
+}
+
+const char* text_of(ibv_wc_status status) {
+  switch (status) {
+  case IBV_WC_SUCCESS:
+    return "SUCCESS";
+  case IBV_WC_REM_ACCESS_ERR:
+    return "REM_ACCESS_ERR";
+  case IBV_WC_WR_FLUSH_ERR:
+    return "WR_FLUSH_ERR";
+  case IBV_WC_RETRY_EXC_ERR:
+    return "RETRY_EXC_ERR";
+  case IBV_WC_LOC_PROT_ERR:
+    return "LOC_PROT_ERR";
+  case IBV_WC_LOC_QP_OP_ERR:
+    return "LOC_QP_OP_ERR";
+  case IBV_WC_REM_OP_ERR:
+    return "REM_OP_ERR";
+  default:
+    return "another status";
+  }
+}
+
+ibv_wc_opcode opcode_of(Kind kind) {
+  switch (kind) {
+  case Kind::read:
+    return IBV_WC_RDMA_READ;
+  case Kind::fetch_add:
+    return IBV_WC_FETCH_ADD;
+  case Kind::send:
+    return IBV_WC_SEND;
+  default:
+    return IBV_WC_RDMA_WRITE;
+  }
+}
+
+} // namespace
+
+void Program::look() {
+  const uint32_t cell = choices_.below(shared_cells - counter_cells);
+  oracle_.looked(number_, cell, shared_[cell], never);
+}
+
+// Its queue pair is in error, as a completion says.
+void Program::fails(Queue& queue) {
+  if (!std::exchange(queue.failed, true))
+    oracle_.broken(queue.number, shared());
+}
+
+void Program::on_request(Queue& queue, const ibv_wc& wc) {
+  const Operation* operation = oracle_.operation(wc.wr_id);
+  Completion c{wc.wr_id,
+               queue.number,
+               status_of(wc.status),
+               text_of(wc.status),
+               operation != nullptr && wc.opcode == opcode_of(operation->kind) ? 1 : 0,
+               wc.byte_len,
+               false,
+               0};
+  const auto at = std::ranges::find(queue.order, wc.wr_id);
+  for (auto it = queue.order.begin(); at != queue.order.end() && it != at + 1; ++it)
+    if (const Operation* over = oracle_.operation(*it);
+        over->kind == Kind::read || over->kind == Kind::fetch_add) {
+      const uint64_t* cells = cells_of(slots_[*it]);
+      oracle_.brought(*it, {cells, cells + over->target.count});
+    }
+  oracle_.completed(c);
+  if (wc.status != IBV_WC_SUCCESS)
+    fails(queue);
+  if (at == queue.order.end())
+    return;
+  for (auto it = queue.order.begin(); it != at + 1; ++it)
+    release(*it);
+  queue.open -= static_cast<uint32_t>(at + 1 - queue.order.begin());
+  queue.order.erase(queue.order.begin(), at + 1);
+}
+
+void Program::on_receive(Queue& queue, const ibv_wc& wc) {
+  Completion c{wc.wr_id,
+               queue.number,
+               status_of(wc.status),
+               text_of(wc.status),
+               -1,
+               wc.byte_len,
+               (wc.wc_flags & IBV_WC_WITH_IMM) != 0,
+               wc.imm_data};
+  std::vector<uint64_t> got;
+  const uint64_t* cells = cells_of(slots_.at(wc.wr_id));
+  got.assign(cells, cells + slot_cells);
+  release(wc.wr_id);
+  std::erase(queue.waiting, wc.wr_id);
+  --queue.receives;
+  if (wc.status != IBV_WC_SUCCESS)
+    fails(queue);
+  oracle_.received(c, got);
+  const Operation* message = oracle_.last_received();
+  if (message == nullptr || wc.status != IBV_WC_SUCCESS)
+    return;
+  // All that its sender posted before is here.
+  if (message->kind == Kind::write_imm)
+    for (uint32_t i = 0; i < message->target.count; ++i)
+      oracle_.looked(number_, message->target.cell + i, shared_[message->target.cell + i],
+                     message->id);
+  else
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t cell = choices_.below(8) * 16 + choices_.below(3);
+      oracle_.looked(number_, cell, shared_[cell], message->id);
+    }
+}
+
+int Program::take(ibv_cq* cq, int most) {
+  std::array<ibv_wc, 8> wc{};
+  const int n = adverb::model::poll_cq(*verbs_.managed(cq), most, wc.data());
+  if (n < 0)
+    trouble.emplace_back("ibv_poll_cq fails");
+  for (int i = 0; i < n; ++i) {
+    const ibv_wc& one = wc[static_cast<size_t>(i)];
+    const auto queue =
+        std::ranges::find_if(queues_, [&](const auto& q) { return q->qpn == one.qp_num; });
+    if (past_.erase(one.wr_id) != 0)
+      continue; // had completed when its queue pair went, or is to be ignored
+    const bool request = oracle_.operation(one.wr_id) != nullptr;
+    if (queue == queues_.end() || (!request && !slots_.contains(one.wr_id)))
+      oracle_.found("a completion of nobody's: wr_id " + std::to_string(one.wr_id));
+    else if (request)
+      on_request(**queue, one);
+    else
+      on_receive(**queue, one);
+  }
+  return n;
+}
+
+int Program::poll(Completions& queue, int most) {
+  if (queue.asleep && !Fabric::take_event(queue.cq))
+    return 0;
+  queue.asleep = false;
+  int n = take(queue.cq, most);
+  if (n != 0 || !sleeps_)
+    return n;
+  // Armed first: what came before is found by one more look.
+  if (adverb::model::req_notify_cq(*verbs_.managed(queue.cq), 0) != 0)
+    trouble.emplace_back("ibv_req_notify_cq fails");
+  n = take(queue.cq, 1);
+  queue.asleep = n == 0;
+  return n;
+}
+
+void Program::poll() {
+  poll(cqs_[choices_.below(static_cast<uint32_t>(cqs_.size()))],
+       static_cast<int>(choices_.between(1, 8)));
+}
+
+bool Program::overslept() {
+  return std::ranges::any_of(cqs_, [this](const Completions& queue) {
+    return queue.asleep && !Fabric::take_event(queue.cq) && take(queue.cq, 1) != 0;
+  });
+}
+
+} // namespace sim

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// What a program posts.
+#include "program.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <deque>
+
+namespace sim {
+
+namespace {
+constexpr uint32_t cell_bytes = sizeof(uint64_t);
+constexpr uint64_t filler = 0xF111'F111'F111'F111; // of a receive's buffer
+} // namespace
+
+// What the request is, and its buffer.
+bool Program::fill(Queue& queue, Operation& operation, ibv_send_wr& wr,
+                   std::vector<ibv_sge>& sges) {
+  operation.id = ++next_id_;
+  operation.qp = queue.number;
+  operation.kind = static_cast<Kind>(choices_.below(5));
+  operation.fenced = choices_.once_in(4);
+  operation.target.there = queue.peer->number_;
+  operation.target.count =
+      choices_.once_in(3) ? choices_.between(1, slot_cells) : choices_.between(1, 8);
+  const bool counts = operation.kind == Kind::fetch_add;
+  const uint32_t writable = shared_cells - counter_cells;
+  if (counts) {
+    operation.target.count = 1;
+    operation.target.cell = writable + choices_.below(counter_cells);
+  } else {
+    // In few places, so that they meet.
+    operation.target.cell =
+        std::min(choices_.below(8) * 16 + choices_.below(3), writable - operation.target.count);
+  }
+  const bool outgoing = operation.kind != Kind::read && !counts;
+  uint32_t slot = slots;
+  // What an earlier READ of this queue pair brings, behind a fence; not to a cell, where the values
+  // would say that they came from elsewhere.
+  if (operation.kind == Kind::send && operation.fenced && choices_.once_in(2))
+    for (auto it = queue.order.rbegin(); it != queue.order.rend() && operation.from == never; ++it)
+      if (const Operation* earlier = oracle_.operation(*it);
+          earlier != nullptr && earlier->kind == Kind::read && !earlier->wrong) {
+        operation.from = earlier->id;
+        operation.target.count = std::min(operation.target.count, earlier->target.count);
+        slot = slots_[*it];
+      }
+  if (slot == slots) {
+    if (free_.size() <= kept_slots())
+      return false;
+    slot = free_.back();
+    free_.pop_back();
+  }
+  uint64_t* cells = cells_of(slot);
+  if (outgoing && operation.from == never)
+    for (uint32_t i = 0; i < operation.target.count; ++i)
+      operation.values.push_back(cells[i] = ++next_value_);
+  // Once in a while something that the peer must refuse.
+  operation.wrong = wrong_ != 0 && operation.kind != Kind::send && choices_.once_in(wrong_);
+  wr.wr_id = operation.id;
+  if (operation.signaled && !(queue.all_signaled && choices_.once_in(2)))
+    wr.send_flags |= IBV_SEND_SIGNALED;
+  if (operation.fenced)
+    wr.send_flags |= IBV_SEND_FENCE;
+  const uint32_t bytes = operation.target.count * cell_bytes;
+  if (outgoing && operation.from == never && bytes <= 64 && choices_.once_in(3))
+    wr.send_flags |= IBV_SEND_INLINE;
+  sges.push_back({reinterpret_cast<uintptr_t>(cells), bytes, own_mr_->lkey});
+  if (bytes > cell_bytes && choices_.once_in(4)) { // in two elements
+    const uint32_t first = choices_.between(1, operation.target.count - 1) * cell_bytes;
+    sges[0].length = first;
+    sges.push_back({sges[0].addr + first, bytes - first, own_mr_->lkey});
+  }
+  const uint64_t address =
+      reinterpret_cast<uintptr_t>(queue.peer->shared_.data() + operation.target.cell) +
+      (operation.wrong ? queue.peer->shared_.size_bytes() : 0);
+  const uint32_t key = queue.peer->shared_mr_->rkey;
+  switch (operation.kind) {
+  case Kind::write:
+    wr.opcode = IBV_WR_RDMA_WRITE;
+    break;
+  case Kind::write_imm:
+    wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+    break;
+  case Kind::send:
+    wr.opcode = IBV_WR_SEND;
+    break;
+  case Kind::read:
+    wr.opcode = IBV_WR_RDMA_READ;
+    break;
+  case Kind::fetch_add:
+    wr.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
+    break;
+  }
+  if (counts) {
+    wr.wr.atomic.remote_addr = address;
+    wr.wr.atomic.compare_add = 1;
+    wr.wr.atomic.rkey = key;
+  } else {
+    wr.wr.rdma = {address, key};
+    wr.imm_data = static_cast<uint32_t>(operation.id);
+  }
+  use(operation.id, slot);
+  return true;
+}
+
+void Program::post(Queue& queue) {
+  const uint32_t most = std::min({queue.depth - queue.open, budget_, 4U});
+  if (most == 0 || queue.failed || queue.leaving)
+    return;
+  adverb::model::Qp* const managed = verbs_.managed(queue.qp);
+  if (managed == nullptr) {
+    trouble.emplace_back("a queue pair is not managed");
+    return;
+  }
+  const uint32_t count = choices_.between(1, most);
+  std::deque<ibv_send_wr> list;
+  std::deque<std::vector<ibv_sge>> sges;
+  std::vector<Operation> operations;
+  for (uint32_t i = 0; i < count; ++i) {
+    Operation operation;
+    // A full queue must end in one that says when there is room, and so must the last buffers.
+    operation.signaled = queue.all_signaled || queue.open + i + 1 == queue.depth ||
+                         free_.size() <= kept_slots() + 1 || choices_.below(3) != 1;
+    ibv_send_wr wr{};
+    std::vector<ibv_sge> elements;
+    if (!fill(queue, operation, wr, elements))
+      break;
+    sges.push_back(std::move(elements));
+    wr.sg_list = sges.back().data();
+    wr.num_sge = static_cast<int>(sges.back().size());
+    list.push_back(wr);
+    queue.order.push_back(operation.id);
+    operations.push_back(operation);
+    oracle_.posted(std::move(operation));
+  }
+  if (list.empty())
+    return;
+  for (size_t i = 0; i + 1 < list.size(); ++i)
+    list[i].next = &list[i + 1];
+  queue.open += static_cast<uint32_t>(list.size());
+  budget_ -= static_cast<uint32_t>(list.size());
+  ibv_send_wr* bad = nullptr;
+  if (const int rc = adverb::model::post_send(*managed, &list.front(), &bad); rc != 0)
+    trouble.push_back("ibv_post_send: " + std::string(strerror(rc)));
+  // What was inline, and every list, is the program's again.
+  for (const ibv_send_wr& wr : list)
+    if ((wr.send_flags & IBV_SEND_INLINE) != 0)
+      for (int i = 0; i < wr.num_sge; ++i)
+        memset(reinterpret_cast<void*>(wr.sg_list[i].addr), 0xEE, wr.sg_list[i].length);
+  for (auto& elements : sges)
+    std::ranges::fill(elements, ibv_sge{});
+}
+
+void Program::post_receive(Queue& queue) {
+  if (queue.receives >= receives_max || free_.empty() || queue.failed || queue.leaving)
+    return;
+  const uint64_t id = ++next_id_;
+  const uint32_t slot = free_.back();
+  free_.pop_back();
+  uint64_t* cells = cells_of(slot);
+  std::fill_n(cells, slot_cells, filler);
+  constexpr uint32_t all = slot_cells * cell_bytes;
+  const uint32_t first = choices_.once_in(3) ? choices_.between(1, 8) * cell_bytes : all;
+  std::array<ibv_sge, 2> sges{
+      {{reinterpret_cast<uintptr_t>(cells), first, own_mr_->lkey},
+       {reinterpret_cast<uintptr_t>(cells) + first, all - first, own_mr_->lkey}}};
+  ibv_recv_wr wr{};
+  wr.wr_id = id;
+  wr.sg_list = sges.data();
+  wr.num_sge = first == all ? 1 : 2;
+  use(id, slot);
+  queue.waiting.push_back(id);
+  ++queue.receives;
+  oracle_.receive_posted(queue.number, id, slot_cells, filler);
+  ibv_recv_wr* bad = nullptr;
+  if (const int rc = adverb::model::post_recv(*verbs_.managed(queue.qp), &wr, &bad); rc != 0)
+    trouble.push_back("ibv_post_recv: " + std::string(strerror(rc)));
+}
+
+} // namespace sim
