@@ -123,30 +123,39 @@ void Links::withdraw(uint32_t, ibv_device*, uint64_t handle) {
 }
 
 void Links::bind(const link::LocalQp& qp, uint8_t, std::function<void(link::Bound)> done) {
-  world_.service.run([this, qp, done = std::move(done)] {
-    if (std::ranges::find(cancelled_, qp.handle) != cancelled_.end())
-      return;
-    const auto found =
-        std::ranges::find(net_.published_, qp.dest_qpn, [](const auto& p) { return p.qp.qpn; });
-    if (found == net_.published_.end())
-      return done({link::Verdict::stock, nullptr, 0, "nobody has it", false});
-    const auto theirs = *found;
-    const uint32_t credits = net_.choices.between(1, 6);
-    const size_t message_max = 512 << net_.choices.below(3);
-    auto client = std::make_shared<Channel>(*progress_, link::Channel::Role::client, fibre_,
-                                            credits, message_max);
-    auto server = std::make_shared<Channel>(*theirs.links->progress_, link::Channel::Role::server,
-                                            theirs.links->fibre_, credits, message_max);
-    client->peer = server.get();
-    server->peer = client.get();
-    net_.channels_.push_back(client);
-    net_.channels_.push_back(server);
-    client->open(*protocol_);
-    server->open(*theirs.links->protocol_);
-    mine_.push_back(client);
-    theirs.links->mine_.push_back(server);
-    done({link::Verdict::adverb, client, theirs.qp.handle, {}, true});
-  });
+  world_.service.run([this, qp, done = std::move(done)] { seek(qp, done, 0); });
+}
+
+void Links::seek(const link::LocalQp& qp, const std::function<void(link::Bound)>& done,
+                 int attempt) {
+  if (std::ranges::find(cancelled_, qp.handle) != cancelled_.end())
+    return;
+  const auto found =
+      std::ranges::find(net_.published_, qp.dest_qpn, [](const auto& p) { return p.qp.qpn; });
+  // Its process has another one there, or none yet: asked again, as the real links do.
+  if (found == net_.published_.end() && attempt < 4) {
+    world_.service.after(std::chrono::milliseconds(30),
+                         [this, qp, done, attempt] { seek(qp, done, attempt + 1); });
+    return;
+  }
+  if (found == net_.published_.end())
+    return done({link::Verdict::stock, nullptr, 0, "nobody has it", false});
+  const auto theirs = *found;
+  const uint32_t credits = net_.choices.between(1, 6);
+  const size_t message_max = 512 << net_.choices.below(3);
+  auto client = std::make_shared<Channel>(*progress_, link::Channel::Role::client, fibre_, credits,
+                                          message_max);
+  auto server = std::make_shared<Channel>(*theirs.links->progress_, link::Channel::Role::server,
+                                          theirs.links->fibre_, credits, message_max);
+  client->peer = server.get();
+  server->peer = client.get();
+  net_.channels_.push_back(client);
+  net_.channels_.push_back(server);
+  client->open(*protocol_);
+  server->open(*theirs.links->protocol_);
+  mine_.push_back(client);
+  theirs.links->mine_.push_back(server);
+  done({link::Verdict::adverb, client, theirs.qp.handle, {}, true});
 }
 
 void Links::cancel_bind(uint64_t handle) {

@@ -111,6 +111,9 @@ private:
     Links& links;
   };
 
+  void seek(const adverb::link::LocalQp& qp, const std::function<void(adverb::link::Bound)>& done,
+            int attempt);
+
   adverb::World& world_;
   const uint32_t fibre_;
   Net& net_;

@@ -108,7 +108,9 @@ size_t median(std::vector<size_t>& all) {
         "Runs random schedules, N at most and for so long at most, and stops at the first that\n"
         "breaks a rule of the verbs; it is made small, printed, and kept in FILE.\n"
         "EXTRA, each with faults that are known and not repaired yet:\n"
-        "  errors   nothing passes a queue pair that the device has put in error\n"
+        "  errors   nothing lands through a queue pair that the device has put in error, when "
+        "threads\n"
+        "           switch\n"
         "  downs    queue pairs go to RESET or are destroyed with work outstanding\n",
         status == 0 ? stdout : stderr);
   exit(status);

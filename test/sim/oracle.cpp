@@ -30,8 +30,9 @@ std::string Oracle::name(const Known& operation) const {
          " of queue pair " + std::to_string(operation.qp);
 }
 
-void Oracle::connected(uint32_t qp, uint32_t owner, uint32_t peer, uint32_t there) {
+void Oracle::connected(uint32_t qp, uint32_t owner, uint32_t peer, uint32_t there, bool relaxed) {
   Queue& queue = queues_[qp];
+  queue.relaxed = relaxed;
   queue.owner = owner;
   queue.peer = peer;
   queue.there = there;
@@ -106,10 +107,11 @@ void Oracle::gone(uint32_t qp, std::vector<uint64_t> cells) {
 
 void Oracle::broken(uint32_t qp, std::vector<uint64_t> cells) {
   Queue& queue = queues_[qp];
-  if (!errors_bar || queue.broken != never)
+  if (queue.broken != never)
     return;
   queue.broken = ++now_;
-  queue.broken_memory = std::move(cells);
+  if (errors_bar)
+    queue.broken_memory = std::move(cells);
 }
 
 void Oracle::brought(uint64_t id, std::vector<uint64_t> result) {
@@ -245,6 +247,15 @@ void Oracle::looked(uint32_t program, uint32_t cell, uint64_t value, uint64_t af
 
 // Whether `a` has taken effect before `b` can.
 bool Oracle::before(const Known& a, const Known& b) const {
+  if (a.qp == b.qp && a.place < b.place && a.kind == Kind::write && b.kind == Kind::write) {
+    const Queue& queue = queues_.at(a.qp);
+    // What stands between and is no WRITE passes neither; but a READ may be passed.
+    const auto from = queue.operations.begin() + static_cast<ptrdiff_t>(a.place) + 1;
+    const auto until = queue.operations.begin() + static_cast<ptrdiff_t>(b.place);
+    return !queue.relaxed || std::any_of(from, until, [&](const Known* between) {
+      return between->kind != Kind::write && (between->kind != Kind::read || b.fenced);
+    });
+  }
   if (a.qp == b.qp)
     return a.place < b.place && (a.kind != Kind::read || b.fenced);
   return a.status == Status::success && a.over < b.at;
@@ -300,7 +311,7 @@ void Oracle::judge(const Look& look) {
 // not come through that one.
 void Oracle::judge_barriers(const std::vector<std::vector<uint64_t>>& cells) {
   for (const auto& [number, queue] : queues_) {
-    if (queue.broken == never)
+    if (queue.broken_memory.empty())
       continue;
     const auto& now = cells[queue.owner];
     for (const Known* write : queues_.at(queue.peer).operations)

@@ -68,7 +68,8 @@ public:
   explicit Oracle(uint32_t programs, uint32_t cells) : cells_(cells), programs_(programs) {}
 
   // Queue pair `qp` of program `owner` is connected to `peer` of program `there`.
-  void connected(uint32_t qp, uint32_t owner, uint32_t peer, uint32_t there);
+  // `relaxed`: its WRITEs may pass each other.
+  void connected(uint32_t qp, uint32_t owner, uint32_t peer, uint32_t there, bool relaxed = false);
 
   // The owner takes queue pair `qp` to RESET, or destroys it: what is outstanding there or at its
   // peer may fail. When that has been done, gone() is told.
@@ -105,7 +106,7 @@ public:
   size_t operations() const { return all_.size(); }
 
   bool loud = false;       // prints what it is told
-  bool errors_bar = false; // judges what passes through a queue pair known to be in error
+  bool errors_bar = false; // judges what lands through a queue pair known to be in error
 
 private:
   struct Known : Operation {
@@ -120,6 +121,7 @@ private:
     uint32_t owner = 0;
     uint32_t peer = 0;
     uint32_t there = 0;
+    bool relaxed = false;
     std::vector<Known*> operations;
     size_t open = 0;          // the first that is not over
     bool failed = false;      // a completion with error was polled

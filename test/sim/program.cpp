@@ -93,6 +93,10 @@ void Program::make_qp() {
   queues_.push_back(std::move(queue));
 }
 
+bool Program::relaxed() {
+  return world.policy().order({"sim", IBV_QPT_RC}) == adverb::policy::Order::relaxed;
+}
+
 void Program::create(Queue& queue) {
   ibv_qp_init_attr init = queue.init;
   queue.qp = verbs_.create_qp(pd_, &init);
@@ -125,8 +129,8 @@ void Program::connect(Program& one, Program& other, size_t n) {
   Oracle& oracle = one.oracle_;
   mine.number = oracle.fresh();
   theirs.number = mine.number + 1;
-  oracle.connected(mine.number, one.number_, theirs.number, other.number_);
-  oracle.connected(theirs.number, other.number_, mine.number, one.number_);
+  oracle.connected(mine.number, one.number_, theirs.number, other.number_, one.relaxed());
+  oracle.connected(theirs.number, other.number_, mine.number, one.number_, other.relaxed());
   one.move_up(mine);
   other.move_up(theirs);
   for (Queue* queue : {&mine, &theirs})

@@ -137,6 +137,7 @@ private:
     bool asleep = false;
   };
 
+  bool relaxed();
   void act();
   void create(Queue& queue);
   void move_up(Queue& queue);

@@ -22,8 +22,9 @@ struct Outcome {
 // Steps and rules that a schedule has only when asked for: they find faults that are not repaired
 // yet.
 struct Extras {
-  bool errors = false; // what the device puts in error lets nothing through any more
-  bool downs = false;  // queue pairs go to RESET or are destroyed with work outstanding
+  bool errors =
+      false; // nothing lands through what the device put in error, between two instructions either
+  bool downs = false; // queue pairs go to RESET or are destroyed with work outstanding
 };
 
 // `loud`: prints what happens.
