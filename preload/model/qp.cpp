@@ -61,7 +61,7 @@ Qp::Qp(Parts parts, ibv_qp* qp, ibv_qp_type type, const ibv_qp_cap& cap, bool al
     : context_(std::move(parts.context)), pd_(std::move(parts.pd)),
       send_cq_(std::move(parts.send_cq)), recv_cq_(std::move(parts.recv_cq)),
       srq_(std::move(parts.srq)), qp_(qp), type_(type), qpn_(qp->qp_num), extra_send_(extra_send),
-      first_number_(first_number(*context_)), ring_(cap, all_signaled, first_number_),
+      first_number_(first_number(*context_)), ring_(cap, all_signaled, first_number_, connected()),
       elements_(world(), context_->regions(), pd_->staging, pd_->verbs, context_->copy_below(),
                 ring_),
       device_(*this, ring_), messages_(world(), ring_, type == IBV_QPT_UC),
@@ -384,10 +384,11 @@ bool Qp::allows(transfer::Right right) const {
   switch (right) {
   case transfer::Right::write:
     return (access & IBV_ACCESS_REMOTE_WRITE) != 0;
+  // A device without resources for them refuses READs and atomics.
   case transfer::Right::read:
-    return (access & IBV_ACCESS_REMOTE_READ) != 0;
+    return (access & IBV_ACCESS_REMOTE_READ) != 0 && responder_resources_ != 0;
   default:
-    return (access & IBV_ACCESS_REMOTE_ATOMIC) != 0;
+    return (access & IBV_ACCESS_REMOTE_ATOMIC) != 0 && responder_resources_ != 0;
   }
 }
 
@@ -488,6 +489,7 @@ steering::Facts Qp::facts(const steering::Request& r) {
   steering::Facts facts;
   facts.opcode = r.wr.opcode;
   facts.length = r.length;
+  facts.length_max = length_max_;
   facts.connected = connected();
   facts.peer = peer_;
   if (!facts.connected || !steering::is_one_sided(r.wr.opcode))

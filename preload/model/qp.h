@@ -131,6 +131,7 @@ private:
   void captured(const ibv_qp_attr& attr, int mask);
   void entered(ibv_qp_state before, ibv_qp_state now);
   bool broken(ibv_qp_state now);
+  void learn_length_max();
   void incarnate();
   void retire_incarnation();
   void wait_until_unloaded();
@@ -160,7 +161,9 @@ private:
   Atomic<ibv_qp_state> state_{IBV_QPS_RESET};
   ibv_qp_state before_close_ = IBV_QPS_RESET;
   Atomic<unsigned> access_{0};
-  ibv_qp_attr attr_{};            // what the program set so far
+  Atomic<uint8_t> responder_resources_{0};  // max_dest_rd_atomic
+  Atomic<uint64_t> length_max_{UINT64_MAX}; // of a message on its port
+  ibv_qp_attr attr_{};                      // what the program set so far
   Mutex building_;                // held from begin() to commit() or abort(): of what follows
   std::vector<Built> build_list_; // as long as the longest list so far, so that none allocates
   size_t built_ = 0;              // of it, in the present list

@@ -18,6 +18,8 @@ constexpr std::chrono::seconds drain_limit{5};
 void Qp::captured(const ibv_qp_attr& attr, int mask) {
   if ((mask & IBV_QP_ACCESS_FLAGS) != 0)
     access_ = attr.qp_access_flags;
+  if ((mask & IBV_QP_MAX_DEST_RD_ATOMIC) != 0)
+    responder_resources_ = attr.max_dest_rd_atomic;
   if ((mask & IBV_QP_PORT) != 0)
     attr_.port_num = attr.port_num;
   if ((mask & IBV_QP_AV) != 0)
@@ -34,10 +36,21 @@ void Qp::captured(const ibv_qp_attr& attr, int mask) {
     attr_.retry_cnt = attr.retry_cnt;
 }
 
+void Qp::learn_length_max() {
+  const provider::Inside inside;
+  ibv_port_attr port{};
+  if (world().provider.real().ibv_query_port(qp_->context, attr_.ah_attr.port_num,
+                                             reinterpret_cast<_compat_ibv_port_attr*>(&port)) ==
+          0 &&
+      port.max_msg_sz != 0)
+    length_max_ = port.max_msg_sz;
+}
+
 void Qp::entered(ibv_qp_state before, ibv_qp_state now) {
   if (now == IBV_QPS_RTR && before == IBV_QPS_INIT && may_link_) {
     if (attr_.ah_attr.port_num == 0)
       attr_.ah_attr.port_num = attr_.port_num;
+    learn_length_max();
     world().links().connected(local());
     // A side that only answers never moves on to RTS, but has to know who will ask.
     if (context_->regions().any_remote())

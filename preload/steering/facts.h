@@ -15,9 +15,10 @@ enum class Peer : uint8_t { unknown, asking, stock, linked, lost };
 
 struct Facts {
   ibv_wr_opcode opcode = IBV_WR_SEND;
-  uint64_t length = 0;         // bytes
-  uint64_t remote_address = 0; // one-sided requests
-  bool connected = false;      // the queue pair carries one-sided requests (RC, UC)
+  uint64_t length = 0;              // bytes
+  uint64_t length_max = UINT64_MAX; // the device refuses what is longer
+  uint64_t remote_address = 0;      // one-sided requests
+  bool connected = false;           // the queue pair carries one-sided requests (RC, UC)
   Peer peer = Peer::unknown;
   KeyVerdict key{}; // of the remote key, while the peer is linked
 };

@@ -23,6 +23,25 @@ constexpr bool is_one_sided(ibv_wr_opcode opcode) noexcept {
          reads_remote(opcode);
 }
 
+// A connected queue pair takes it, whatever the provider: no other would have a chance.
+constexpr bool goes_on_connected(ibv_wr_opcode opcode) noexcept {
+  switch (opcode) {
+  case IBV_WR_RDMA_WRITE:
+  case IBV_WR_RDMA_WRITE_WITH_IMM:
+  case IBV_WR_SEND:
+  case IBV_WR_SEND_WITH_IMM:
+  case IBV_WR_SEND_WITH_INV:
+  case IBV_WR_RDMA_READ:
+  case IBV_WR_ATOMIC_CMP_AND_SWP:
+  case IBV_WR_ATOMIC_FETCH_AND_ADD:
+  case IBV_WR_LOCAL_INV:
+  case IBV_WR_BIND_MW:
+    return true;
+  default:
+    return false;
+  }
+}
+
 // Takes a receive at the peer.
 constexpr bool consumes_receive(ibv_wr_opcode opcode) noexcept {
   return opcode == IBV_WR_SEND || opcode == IBV_WR_SEND_WITH_IMM ||

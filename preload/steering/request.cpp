@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "steering/request.h"
+#include "steering/opcode.h"
 
 #include <algorithm>
 #include <bit>
@@ -14,8 +15,8 @@ namespace {
 constexpr size_t slots_at_first = 64;
 }
 
-Ring::Ring(const ibv_qp_cap& cap, bool all_signaled, uint64_t first)
-    : all_signaled_(all_signaled), sges_(std::max(cap.max_send_sge, 1U)),
+Ring::Ring(const ibv_qp_cap& cap, bool all_signaled, uint64_t first, bool connected)
+    : all_signaled_(all_signaled), connected_(connected), sges_(std::max(cap.max_send_sge, 1U)),
       inline_bytes_(cap.max_inline_data), capacity_(std::max(cap.max_send_wr, 1U)),
       mask_(std::bit_ceil(std::min(capacity_, slots_at_first)) - 1),
       room_(std::min(capacity_, mask_ + 1)), requests_(mask_ + 1), elements_((mask_ + 1) * sges_),
@@ -50,6 +51,9 @@ void Ring::grow() {
 
 int Ring::append(const ibv_send_wr& wr) {
   if (wr.num_sge < 0 || static_cast<uint32_t>(wr.num_sge) > sges_)
+    return EINVAL;
+  // One that has to wait its turn could only be told by its completion, in error.
+  if (connected_ && !goes_on_connected(wr.opcode))
     return EINVAL;
   if (tail_ - head_ == room_) [[unlikely]] {
     if (room_ == capacity_)

@@ -94,7 +94,7 @@ struct Request {
 class Ring {
 public:
   // Requests are numbered from `first` on.
-  Ring(const ibv_qp_cap& cap, bool all_signaled, uint64_t first = 0);
+  Ring(const ibv_qp_cap& cap, bool all_signaled, uint64_t first = 0, bool connected = true);
 
   // A copy of `wr` behind all others, which may move them. errno value: ENOMEM full, EINVAL
   // malformed.
@@ -126,6 +126,7 @@ private:
   void grow();
 
   const bool all_signaled_;
+  const bool connected_;
   const uint32_t sges_;
   const uint32_t inline_bytes_;
   const size_t capacity_;

@@ -9,6 +9,8 @@
 namespace adverb::steering {
 
 Fit by_virtual_key(const Facts& facts) noexcept {
+  if (facts.length > facts.length_max)
+    return Fit::no;
   switch (facts.peer) {
   case Peer::unknown:
     return Fit::ask_peer;

@@ -174,6 +174,8 @@ struct Verbs {
       return IBV_WC_SUCCESS;
     for (int i = 0; i < wr.num_sge; ++i)
       length += wr.sg_list[i].length;
+    if (length > FakeFabric::message_max)
+      return IBV_WC_LOC_LEN_ERR;
     if (!reading && !gather(qp, wr, data))
       return IBV_WC_LOC_PROT_ERR;
     if (reading || wr.opcode == IBV_WR_RDMA_WRITE || wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM) {
@@ -404,7 +406,10 @@ const provider::Real& FakeFabric::real() {
       return 0;
     };
     r.ibv_destroy_qp = Verbs::destroy_qp;
-    r.ibv_query_port = [](ibv_context*, uint8_t, _compat_ibv_port_attr*) { return 0; };
+    r.ibv_query_port = [](ibv_context*, uint8_t, _compat_ibv_port_attr* attr) {
+      reinterpret_cast<ibv_port_attr*>(attr)->max_msg_sz = FakeFabric::message_max;
+      return 0;
+    };
     r.ibv_query_gid = [](ibv_context*, uint8_t, int, ibv_gid* gid) {
       *gid = {};
       return 0;

@@ -191,3 +191,20 @@ TEST_CASE("that a peer's queue pair is gone says nothing of its keys", "[qp]") {
   CHECK(statuses(drain(two, a)) == Statuses{IBV_WC_SUCCESS});
   REQUIRE(a.verbs.destroy_qp(first_a) == 0);
 }
+
+TEST_CASE("a message longer than the port's longest is refused at home", "[qp]") {
+  for (const auto opcode : {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ}) {
+    Two two;
+    Program& a = two.a;
+    Program& b = two.b;
+    fill(b, 3);
+    fill(a, 5);
+    const auto as = a.memory;
+    const auto bs = b.memory;
+    REQUIRE(a.post(opcode, 1, 0, 50000, b, 0, b.mr->rkey) == 0);
+    REQUIRE(a.post(IBV_WR_RDMA_WRITE, 2, 0, 64, b, 0, b.mr->rkey) == 0);
+    CHECK(statuses(drain(two, a)) == Statuses{IBV_WC_LOC_LEN_ERR, IBV_WC_WR_FLUSH_ERR});
+    CHECK(a.memory == as);
+    CHECK(b.memory == bs);
+  }
+}

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdarg>
+#include <utility>
 
 namespace verify {
 
@@ -266,7 +267,9 @@ void Pair::to_rts(End& e, const End& other) {
   m.timeout = o.timeout, m.retry_cnt = o.retry;
   m.rnr_retry = o.rnr_retry, m.rnr_timer = o.rnr_timer;
   m.state = IBV_QPS_RTR;
+  const int initiates = std::exchange(m.rd_atomic, &e == &b ? o.dest_rd_atomic_b : m.rd_atomic);
   must((*e.s)(m).err, "modify to RTR");
+  m.rd_atomic = initiates;
   m.state = IBV_QPS_RTS;
   must((*e.s)(m).err, "modify to RTS");
   if (o.type == IBV_QPT_UD) {

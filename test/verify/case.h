@@ -51,6 +51,7 @@ struct PairOptions {
   int mr_b = IBV_ACCESS_LOCAL_WRITE | remote_all;
   int qp_a = remote_all, qp_b = remote_all;
   int timeout = 17, retry = 7, rnr_retry = 7, rnr_timer = 1;
+  int dest_rd_atomic_b = 4; // responder resources of b
   bool connect = true;
   const struct Pair* share = nullptr; // use that pair's PDs, buffers and regions
 };

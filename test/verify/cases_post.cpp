@@ -93,6 +93,23 @@ void bad_in_list(Case& c) {
   c.log_state("after", p.a, IBV_QPS_RTS);
 }
 
+// A request that nobody can carry out is refused by its post, whether those before it are done or
+// not.
+void unknown_behind(Case& c) {
+  PairOptions o;
+  o.size_a = o.size_b = 1 << 20;
+  Pair p(c, c.a, c.b, o);
+  SendWr unknown = p.wr(IBV_WR_RDMA_WRITE, 2, 0, 64, 0);
+  unknown.opcode = 13; // a value of the enum that names nothing
+  c.post("first", p.a, {p.wr(IBV_WR_RDMA_WRITE, 1, 0, 1 << 19, 4096)});
+  c.post("unknown", p.a, {unknown});
+  c.sends("poll", p.a, 1);
+  c.post("list", p.a, {p.wr(IBV_WR_RDMA_WRITE, 3, 0, 1 << 19, 4096), unknown});
+  c.sends("poll", p.a, 1);
+  c.bytes("memory", p.b, seed_b, {{4096, 1 << 19, seed_a, 0}});
+  c.log_state("after", p.a, IBV_QPS_RTS);
+}
+
 void bad_receive_in_list(Case& c) {
   Pair p(c, c.a, c.b);
   std::vector<RecvWr> r;
@@ -231,6 +248,7 @@ void add_post_cases(std::vector<Test>& t) {
       {"post.send_overflow_wr_list", [](Case& c) { send_overflow(c, Api::extended, true); }});
   t.push_back({"post.receive_overflow", receive_overflow});
   t.push_back({"post.bad_in_list", bad_in_list});
+  t.push_back({"post.unknown_behind", unknown_behind});
   t.push_back({"post.bad_receive_in_list", bad_receive_in_list});
   t.push_back({"post.inline_too_large", [](Case& c) { inline_too_large(c, Api::classic); }});
   t.push_back({"post.inline_too_large_wr", [](Case& c) { inline_too_large(c, Api::extended); }});

@@ -222,6 +222,14 @@ void add_remote_error_cases(std::vector<Test>& t) {
                [](Case& c) { refuse(c, IBV_WR_RDMA_WRITE, {}, wrong_key, Api::extended); }});
   t.push_back({"remote.wrong_key_wr.read",
                [](Case& c) { refuse(c, IBV_WR_RDMA_READ, {}, wrong_key, Api::extended); }});
+  // A device without resources for READs and atomics refuses them.
+  PairOptions no_resources;
+  no_resources.dest_rd_atomic_b = 0;
+  t.push_back({"remote.no_resources.read",
+               [no_resources](Case& c) { refuse(c, IBV_WR_RDMA_READ, no_resources, nullptr); }});
+  t.push_back({"remote.no_resources.fetch_add", [no_resources](Case& c) {
+                 refuse(c, IBV_WR_ATOMIC_FETCH_AND_ADD, no_resources, nullptr);
+               }});
   t.push_back({"remote.larger_message", refuse_larger_message});
   t.push_back({"remote.empty.write", [](Case& c) { empty_request(c, IBV_WR_RDMA_WRITE); }});
   t.push_back({"remote.empty.read", [](Case& c) { empty_request(c, IBV_WR_RDMA_READ); }});
