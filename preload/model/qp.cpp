@@ -320,15 +320,17 @@ void Qp::abort() {
 }
 
 void Qp::on_completion(const Completion& completion, Cq& cq) {
-  const bool failed = completion.wc.status != IBV_WC_SUCCESS;
   if ((completion.wc.wr_id & receive_bit) == 0) {
     const std::lock_guard hold(lock_);
-    if (failed)
+    if (completion.wc.status != IBV_WC_SUCCESS)
       broken(type_ == IBV_QPT_RC ? IBV_QPS_ERR : IBV_QPS_SQE);
     send_.on_completion(completion);
     return;
   }
   Completion c = completion;
+  // What arrived behind a message that could not be delivered would not have arrived.
+  if (undelivered_ && c.wc.status == IBV_WC_SUCCESS)
+    c.wc.status = IBV_WC_WR_FLUSH_ERR;
   std::optional<uint64_t> wr_id;
   if (srq_) {
     wr_id = srq_->complete(c.wc, receipts_);
@@ -343,7 +345,8 @@ void Qp::on_completion(const Completion& completion, Cq& cq) {
     cq.push(c);
   else
     cq.push_own(c); // an error that the device's event did not tell of
-  if (failed) {
+  if (c.wc.status != IBV_WC_SUCCESS) {
+    undelivered_ = undelivered_ || completion.wc.status == IBV_WC_SUCCESS;
     const std::lock_guard hold(lock_);
     if (broken(IBV_QPS_ERR)) {
       enter_error(); // as by the rules it is; what is flushed must not be executed

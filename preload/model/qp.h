@@ -159,6 +159,7 @@ private:
   Queue send_;
   std::unique_ptr<ReceiveQueue> receive_; // null: SRQ
   Atomic<ibv_qp_state> state_{IBV_QPS_RESET};
+  Atomic<bool> undelivered_{false}; // a message that the device took had no place to go
   ibv_qp_state before_close_ = IBV_QPS_RESET;
   Atomic<unsigned> access_{0};
   Atomic<uint8_t> responder_resources_{0};  // max_dest_rd_atomic

@@ -140,7 +140,9 @@ int Qp::to_reset(ibv_qp_attr* attr, int mask) {
   recv_cq_->settle();
   const provider::Inside inside;
   const int rc = world().provider.real().ibv_modify_qp(qp_, attr, mask);
-  if (rc != 0) {
+  if (rc == 0) {
+    undelivered_ = false;
+  } else {
     state_ = before;
     const std::lock_guard hold(lock_);
     send_.resume();
