@@ -113,7 +113,8 @@ void Program::move_up(Queue& queue) {
   verbs_.modify_qp(queue.qp, &attr, IBV_QP_STATE | IBV_QP_ACCESS_FLAGS);
   attr.qp_state = IBV_QPS_RTR;
   attr.dest_qp_num = queue.other->qp->qp_num;
-  verbs_.modify_qp(queue.qp, &attr, IBV_QP_STATE | IBV_QP_DEST_QPN);
+  attr.max_dest_rd_atomic = 1;
+  verbs_.modify_qp(queue.qp, &attr, IBV_QP_STATE | IBV_QP_DEST_QPN | IBV_QP_MAX_DEST_RD_ATOMIC);
   attr.qp_state = IBV_QPS_RTS;
   if (const int rc = verbs_.modify_qp(queue.qp, &attr, IBV_QP_STATE); rc != 0)
     trouble.push_back("ibv_modify_qp to RTS: " + std::string(strerror(rc)));

@@ -32,7 +32,7 @@ public:
   // One more device; ibv_open_device of real() opens it.
   ibv_device* device();
 
-  static constexpr uint32_t message_max = 48 << 10; // of its ports
+  static constexpr uint32_t message_max = 62 << 10; // of its ports
 
   uint64_t posted = 0;     // requests given to queue pairs of the fabric
   uint64_t post_calls = 0; // by so many calls

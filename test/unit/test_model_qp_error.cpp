@@ -201,7 +201,7 @@ TEST_CASE("a message longer than the port's longest is refused at home", "[qp]")
     fill(a, 5);
     const auto as = a.memory;
     const auto bs = b.memory;
-    REQUIRE(a.post(opcode, 1, 0, 50000, b, 0, b.mr->rkey) == 0);
+    REQUIRE(a.post(opcode, 1, 0, 64000, b, 0, b.mr->rkey) == 0);
     REQUIRE(a.post(IBV_WR_RDMA_WRITE, 2, 0, 64, b, 0, b.mr->rkey) == 0);
     CHECK(statuses(drain(two, a)) == Statuses{IBV_WC_LOC_LEN_ERR, IBV_WC_WR_FLUSH_ERR});
     CHECK(a.memory == as);

@@ -149,7 +149,9 @@ struct Program {
     REQUIRE(verbs.modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_ACCESS_FLAGS) == 0);
     attr.qp_state = IBV_QPS_RTR;
     attr.dest_qp_num = to.qp->qp_num;
-    REQUIRE(verbs.modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_DEST_QPN) == 0);
+    attr.max_dest_rd_atomic = 1;
+    REQUIRE(verbs.modify_qp(qp, &attr,
+                            IBV_QP_STATE | IBV_QP_DEST_QPN | IBV_QP_MAX_DEST_RD_ATOMIC) == 0);
     attr.qp_state = IBV_QPS_RTS;
     REQUIRE(verbs.modify_qp(qp, &attr, IBV_QP_STATE) == 0);
   }
