@@ -168,7 +168,8 @@ bool Links::Polled::progress() {
   const auto at = std::ranges::find_if(links.mine_, [](const auto& c) { return c->coming(); });
   if (at == links.mine_.end())
     return false;
-  const auto channel = *at;
+  // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): it may go while it is taken from
+  const std::shared_ptr channel = *at;
   if (!lock_.try_lock())
     return false;
   const std::lock_guard hold(lock_, std::adopt_lock);

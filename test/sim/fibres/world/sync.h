@@ -203,6 +203,7 @@ public:
     return before;
   }
   operator T() const noexcept { return load(); }
+  // NOLINTNEXTLINE(misc-unconventional-assign-operator): as std::atomic's
   T operator=(T value) noexcept {
     store(value);
     return value;
