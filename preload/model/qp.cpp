@@ -349,7 +349,10 @@ void Qp::on_completion(const Completion& completion, Cq& cq) {
     undelivered_ = undelivered_ || completion.wc.status == IBV_WC_SUCCESS;
     const std::lock_guard hold(lock_);
     if (broken(IBV_QPS_ERR)) {
-      enter_error(); // as by the rules it is; what is flushed must not be executed
+      // By the rules it is; what is flushed must not be executed. A device that is asked once more
+      // may raise its event once more.
+      if (device_state() != IBV_QPS_ERR)
+        enter_error();
       send_.fail();
     }
   }

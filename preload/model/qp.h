@@ -132,6 +132,7 @@ private:
   void entered(ibv_qp_state before, ibv_qp_state now);
   bool broken(ibv_qp_state now);
   void learn_length_max();
+  ibv_qp_state device_state() const; // IBV_QPS_UNKNOWN if it does not say
   void incarnate();
   void retire_incarnation();
   void wait_until_unloaded();

@@ -108,16 +108,19 @@ bool Qp::broken(ibv_qp_state now) {
   return true;
 }
 
-void Qp::look_at_state() {
+ibv_qp_state Qp::device_state() const {
   ibv_qp_attr attr{};
   ibv_qp_init_attr init{};
-  {
-    const provider::Inside inside;
-    if (world().provider.real().ibv_query_qp(qp_, &attr, IBV_QP_STATE, &init) != 0)
-      return;
-  }
+  const provider::Inside inside;
+  return world().provider.real().ibv_query_qp(qp_, &attr, IBV_QP_STATE, &init) == 0
+             ? attr.qp_state
+             : IBV_QPS_UNKNOWN;
+}
+
+void Qp::look_at_state() {
+  const ibv_qp_state now = device_state();
   const std::lock_guard hold(lock_);
-  if ((attr.qp_state == IBV_QPS_ERR || attr.qp_state == IBV_QPS_SQE) && broken(attr.qp_state))
+  if ((now == IBV_QPS_ERR || now == IBV_QPS_SQE) && broken(now))
     send_.fail();
 }
 

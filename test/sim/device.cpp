@@ -485,6 +485,10 @@ const adverb::provider::Real& Fabric::real() {
     r.ibv_create_qp = Verbs::create_qp;
     r.ibv_modify_qp = Verbs::modify_qp;
     r.ibv_destroy_qp = Verbs::destroy_qp;
+    r.ibv_query_qp = [](ibv_qp* qp, ibv_qp_attr* attr, int, ibv_qp_init_attr*) {
+      attr->qp_state = qp->state;
+      return 0;
+    };
     r.ibv_query_port = [](ibv_context*, uint8_t, _compat_ibv_port_attr* attr) {
       reinterpret_cast<ibv_port_attr*>(attr)->max_msg_sz = 1U << 30;
       return 0;
@@ -493,7 +497,6 @@ const adverb::provider::Real& Fabric::real() {
       *gid = {};
       return 0;
     };
-    r.ibv_query_port = [](ibv_context*, uint8_t, _compat_ibv_port_attr*) { return 0; };
     r.ibv_open_device = [](ibv_device* device) {
       const auto& all = the_fabric->devices_;
       const auto it =
