@@ -50,9 +50,13 @@ run() { # policy or stock, mode
     [ -e "$here/policies/$1.json" ] && policy=$here/policies/$1.json
     words+=("ADVERB_POLICY=$policy" "LD_PRELOAD=${runtime:+$runtime:}$adverb")
   fi
+  # A WRITE need not wait there for one that went another way, and a key that is not virtual goes another
+  # way: what is posted behind it may land before it is refused. (Their completions: unit/test_model_queue.)
+  local -a apart=()
+  [ "$1" != none-relaxed ] || apart=(--except 'remote.wrong_key*' --except 'remote.foreign_key*')
   # shellcheck disable=SC2016 # expanded by the inner shell
   ${network[@]+"${network[@]}"} sh -c 'ip link set lo up 2> /dev/null; exec "$@"' sh \
-    env "${words[@]}" "$verify" --device lo0 "${absent[@]}" --log "$work/$name" > "$work/$name.out" 2>&1
+    env "${words[@]}" "$verify" --device lo0 "${absent[@]}" ${apart[@]+"${apart[@]}"} --log "$work/$name" > "$work/$name.out" 2>&1
   echo $? > "$work/$name.status"
 }
 
@@ -80,6 +84,11 @@ for mode in "${modes[@]}"; do
   tell stock "$mode"
   for policy in "${policies[@]}"; do
     tell "$policy" "$mode"
-    "$here/verify-compare" --prefix "$policy $mode" "$work/stock.$mode" "$work/$policy.$mode"
+    beside=$work/stock.$mode
+    if [ "$policy" = none-relaxed ]; then
+      grep -vE '^remote\.(wrong|foreign)_key' "$beside" > "$work/beside"
+      beside=$work/beside
+    fi
+    "$here/verify-compare" --prefix "$policy $mode" "$beside" "$work/$policy.$mode"
   done
 done
