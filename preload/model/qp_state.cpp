@@ -143,9 +143,7 @@ int Qp::to_reset(ibv_qp_attr* attr, int mask) {
   recv_cq_->settle();
   const provider::Inside inside;
   const int rc = world().provider.real().ibv_modify_qp(qp_, attr, mask);
-  if (rc == 0) {
-    undelivered_ = false;
-  } else {
+  if (rc != 0) {
     state_ = before;
     const std::lock_guard hold(lock_);
     send_.resume();
@@ -161,6 +159,7 @@ int Qp::to_reset(ibv_qp_attr* attr, int mask) {
     send_.clear();
     if (receive_)
       receive_->clear();
+    undelivered_ = false; // the last completions of the old incarnation have been taken
     incarnate();
   }
   announce();

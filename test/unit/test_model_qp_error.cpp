@@ -63,9 +63,12 @@ TEST_CASE("a queue pair that its device has put in error serves nobody and issue
   Two two;
   Program& a = two.a;
   Program& b = two.b;
+  int moves = 0;
+  two.fabric.modify = [&] { return ++moves * 0; };
   REQUIRE(a.receive(41, 0, 8) == 0);
   REQUIRE(b.post(IBV_WR_SEND, 1, 0, 64, a, 0, 0) == 0);
   CHECK(statuses(drain(two, a)) == Statuses{IBV_WC_LOC_LEN_ERR});
+  CHECK(moves == 0); // the device would raise its last event once more
   const auto was_a = a.memory;
   const auto was_b = b.memory;
   REQUIRE(a.post(IBV_WR_RDMA_WRITE, 2, 0, 64, b, 300, b.mr->rkey) == 0);
@@ -192,6 +195,39 @@ TEST_CASE("that a peer's queue pair is gone says nothing of its keys", "[qp]") {
   REQUIRE(a.verbs.destroy_qp(first_a) == 0);
 }
 
+// Its buffer's region is gone when the program, or a RESET, takes it.
+TEST_CASE("a message that cannot be delivered ends its queue pair until RESET", "[qp]") {
+  const bool polled = GENERATE(true, false);
+  Two two;
+  Program& a = two.a;
+  Program& b = two.b;
+  REQUIRE(b.receive(31, 0, 64) == 0);
+  REQUIRE(b.receive(32, 64, 64) == 0);
+  REQUIRE(a.post(IBV_WR_SEND, 1, 0, 64, b, 0, 0) == 0);
+  REQUIRE(a.post(IBV_WR_SEND, 2, 0, 64, b, 0, 0) == 0);
+  REQUIRE(b.verbs.dereg_mr(b.mr) == 0);
+  const auto was = b.memory;
+  if (polled) {
+    CHECK(statuses(drain(two, b)) == Statuses{IBV_WC_LOC_PROT_ERR, IBV_WC_WR_FLUSH_ERR});
+    CHECK(b.qp->state == IBV_QPS_ERR);
+  }
+  CHECK((b.memory == was));
+  b.mr = b.verbs.reg_mr(b.pd, b.memory.data(), b.memory.size(), IBV_ACCESS_LOCAL_WRITE);
+  ibv_qp_attr attr{};
+  REQUIRE(b.verbs.modify_qp(b.qp, &attr, IBV_QP_STATE) == 0);
+  REQUIRE(a.verbs.modify_qp(a.qp, &attr, IBV_QP_STATE) == 0);
+  two.settle();
+  b.poll();
+  a.connect(b);
+  b.connect(a);
+  two.settle();
+  fill(a, 9);
+  REQUIRE(b.receive(33, 0, 64) == 0);
+  REQUIRE(a.post(IBV_WR_SEND, 3, 0, 64, b, 0, 0) == 0);
+  CHECK(statuses(drain(two, b)) == Statuses{IBV_WC_SUCCESS});
+  CHECK(memcmp(b.memory.data(), a.memory.data(), 64) == 0);
+}
+
 TEST_CASE("a message longer than the port's longest is refused at home", "[qp]") {
   for (const auto opcode : {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ}) {
     Two two;
@@ -204,7 +240,7 @@ TEST_CASE("a message longer than the port's longest is refused at home", "[qp]")
     REQUIRE(a.post(opcode, 1, 0, 64000, b, 0, b.mr->rkey) == 0);
     REQUIRE(a.post(IBV_WR_RDMA_WRITE, 2, 0, 64, b, 0, b.mr->rkey) == 0);
     CHECK(statuses(drain(two, a)) == Statuses{IBV_WC_LOC_LEN_ERR, IBV_WC_WR_FLUSH_ERR});
-    CHECK(a.memory == as);
-    CHECK(b.memory == bs);
+    CHECK((a.memory == as));
+    CHECK((b.memory == bs));
   }
 }
