@@ -345,17 +345,27 @@ void Qp::on_completion(const Completion& completion, Cq& cq) {
     cq.push(c);
   else
     cq.push_own(c); // an error that the device's event did not tell of
-  if (c.wc.status != IBV_WC_SUCCESS) {
-    undelivered_ = undelivered_ || completion.wc.status == IBV_WC_SUCCESS;
-    const std::lock_guard hold(lock_);
-    if (broken(IBV_QPS_ERR)) {
-      // By the rules it is; what is flushed must not be executed. A device that is asked once more
-      // may raise its event once more.
-      if (device_state() != IBV_QPS_ERR)
-        enter_error();
-      send_.fail();
-    }
-  }
+  if (c.wc.status != IBV_WC_SUCCESS)
+    receive_failed(completion.wc.status == IBV_WC_SUCCESS);
+}
+
+// A receive has failed, `here` or at the device. That ends an RC queue pair, and any that adverb
+// has taken a message for which it cannot deliver. Of others the device decides: many let UC and UD
+// go on. What is flushed must not be executed, so the device's is moved, too, unless it has been:
+// one that is asked once more may raise its event once more.
+void Qp::receive_failed(bool here) {
+  undelivered_ = undelivered_ || here;
+  const std::lock_guard hold(lock_);
+  if (state_ < IBV_QPS_RTR || state_ == IBV_QPS_ERR)
+    return;
+  const bool moved = device_state() == IBV_QPS_ERR;
+  if (!moved && !here && type_ != IBV_QPT_RC)
+    return;
+  if (moved)
+    state_ = IBV_QPS_ERR;
+  else
+    enter_error();
+  send_.fail();
 }
 
 bool Qp::waits_for_completion() {

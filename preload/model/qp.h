@@ -131,6 +131,7 @@ private:
   void captured(const ibv_qp_attr& attr, int mask);
   void entered(ibv_qp_state before, ibv_qp_state now);
   bool broken(ibv_qp_state now);
+  void receive_failed(bool here);
   void learn_length_max();
   ibv_qp_state device_state() const; // IBV_QPS_UNKNOWN if it does not say
   void incarnate();
