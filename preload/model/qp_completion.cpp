@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// Completions: what the provider's CQ has for a queue pair, and what the program is told.
+#include "model/qp.h"
+#include "model/srq.h"
+#include "observe/counters.h"
+#include "world/world.h"
+
+namespace adverb::model {
+
+using observe::Counter;
+
+void Qp::on_completion(const Completion& completion, Cq& cq) {
+  if ((completion.wc.wr_id & receive_bit) == 0) {
+    const std::lock_guard hold(lock_);
+    if (completion.wc.status != IBV_WC_SUCCESS)
+      broken(type_ == IBV_QPT_RC ? IBV_QPS_ERR : IBV_QPS_SQE);
+    send_.on_completion(completion);
+    return;
+  }
+  Completion c = completion;
+  // What arrived behind a message that could not be delivered would not have arrived.
+  if (undelivered_ && c.wc.status == IBV_WC_SUCCESS)
+    c.wc.status = IBV_WC_WR_FLUSH_ERR;
+  std::optional<uint64_t> wr_id;
+  if (srq_) {
+    wr_id = srq_->complete(c.wc, receipts_);
+  } else {
+    const std::lock_guard hold(lock_);
+    wr_id = receive_->complete(c.wc, receipts_);
+  }
+  if (!wr_id)
+    return;
+  c.wc.wr_id = *wr_id;
+  if (c.wc.status == completion.wc.status)
+    cq.push(c);
+  else
+    cq.push_own(c); // an error that the device's event did not tell of
+  if (c.wc.status != IBV_WC_SUCCESS)
+    receive_failed(completion.wc.status == IBV_WC_SUCCESS);
+}
+
+// A receive has failed, `here` or at the device. That ends an RC queue pair, and any that adverb
+// has taken a message for which it cannot deliver. Of others the device decides: many let UC and UD
+// go on. What is flushed must not be executed, so the device's is moved, too, unless it has been:
+// one that is asked once more may raise its event once more.
+void Qp::receive_failed(bool here) {
+  undelivered_ = undelivered_ || here;
+  const std::lock_guard hold(lock_);
+  if (state_ < IBV_QPS_RTR || state_ == IBV_QPS_ERR)
+    return;
+  const bool moved = device_state() == IBV_QPS_ERR;
+  if (!moved && !here && type_ != IBV_QPT_RC)
+    return;
+  if (moved)
+    state_ = IBV_QPS_ERR;
+  else
+    enter_error();
+  send_.fail();
+}
+
+bool Qp::waits_for_completion() {
+  const std::lock_guard hold(lock_);
+  return send_.waits_for_device();
+}
+
+CqUser::Numbers Qp::numbers() {
+  const std::lock_guard hold(lock_);
+  return {first_number_, ring_.tail()};
+}
+
+bool Qp::settle_receives() {
+  const uint32_t staged = srq_ ? srq_->staged() : receive_->staged();
+  return staged == 0 || recv_cq_->try_settle();
+}
+
+void Qp::try_again() {
+  const std::lock_guard hold(lock_);
+  send_.turn();
+}
+
+void Qp::complete(const Completion& completion, bool announced) {
+  Completion c = completion;
+  c.wc.qp_num = qpn_;
+  if (announced)
+    send_cq_->push(c);
+  else
+    send_cq_->push_own(c);
+}
+
+bool Qp::take_marker() {
+  if (!send_cq_->take_marker(qpn_))
+    return false;
+  world().counters.count(Counter::drains);
+  return true;
+}
+
+void Qp::marker_landed() {
+  send_cq_->marker_landed();
+  world().counters.count(Counter::markers);
+}
+
+void Qp::request_drain() {
+  send_cq_->request_drain();
+}
+
+} // namespace adverb::model

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// What the program posts: plain lists, windows to bind, extended requests, receives.
+#include "model/qp.h"
+#include "model/srq.h"
+#include "observe/counters.h"
+#include "observe/log.h"
+#include "provider/ops.h"
+#include "world/world.h"
+
+#include <algorithm>
+#include <cerrno>
+
+namespace adverb::model {
+
+using observe::Counter;
+
+// Issues what was appended from `from` on; posts of one call share a doorbell where they go one
+// way. errno value, with `refused` the first request that was not taken.
+inline int Qp::issue_from(uint64_t from, uint64_t& refused, bool whole) {
+  const auto answer = send_.turn(from, whole);
+  refused = answer.seq;
+  if (answer.why == 0 && !send_.all_issued())
+    world().counters.count(Counter::posts_queued, std::min(send_.unissued(), ring_.tail() - from));
+  return answer.why;
+}
+
+int Qp::post_send(ibv_send_wr* list, ibv_send_wr** bad) {
+  const std::lock_guard hold(lock_);
+  const uint64_t from = ring_.tail();
+  int rc = 0;
+  ibv_send_wr* wr = list;
+  for (; wr != nullptr; wr = wr->next) {
+    rc = state_ < IBV_QPS_RTS ? EINVAL : ring_.append(*wr);
+    if (rc != 0)
+      break;
+  }
+  uint64_t refused = 0;
+  if (const int why = ring_.tail() != from ? issue_from(from, refused) : 0; why != 0) {
+    rc = why;
+    wr = list;
+    for (uint64_t seq = from; seq < refused; ++seq)
+      wr = wr->next;
+  }
+  if (rc != 0)
+    *bad = wr;
+  return rc;
+}
+
+// Windows of type 1 are bound by a call of their own, which posts a request like others and tells
+// the window's next key at once. One that has to wait in the queue is told it by the rule that
+// providers follow.
+int Qp::bind_mw(ibv_mw* mw, ibv_mw_bind* bind) {
+  const std::lock_guard hold(lock_);
+  if (state_ < IBV_QPS_RTS)
+    return EINVAL;
+  binds_ = true;
+  const uint32_t before = mw->rkey;
+  const uint64_t from = ring_.tail();
+  ibv_send_wr wr{};
+  wr.wr_id = bind->wr_id;
+  wr.opcode = IBV_WR_BIND_MW;
+  wr.send_flags = bind->send_flags;
+  wr.bind_mw = {mw, ibv_inc_rkey(before), bind->bind_info};
+  if (const int rc = ring_.append(wr); rc != 0)
+    return rc;
+  mw->rkey = wr.bind_mw.rkey;
+  uint64_t refused = 0;
+  const int why = issue_from(from, refused);
+  if (why != 0)
+    mw->rkey = before;
+  return why;
+}
+
+int Qp::post_bind(const ibv_send_wr& wr) {
+  ibv_mw* mw = wr.bind_mw.mw;
+  const uint32_t told = mw->rkey; // of a later one, perhaps
+  mw->rkey = (wr.bind_mw.rkey & ~0xFFU) | ((wr.bind_mw.rkey - 1) & 0xFFU);
+  ibv_mw_bind bind{wr.wr_id, wr.send_flags, wr.bind_mw.bind_info};
+  const int rc = world().provider.ops(qp_->context).bind_mw(qp_, mw, &bind);
+  if (rc == 0 && mw->rkey != wr.bind_mw.rkey && world().log.every("bind-key", 10))
+    world().log.error("a memory window was bound under key {:#x}, where {:#x} was expected",
+                      mw->rkey, wr.bind_mw.rkey);
+  if (rc != 0 || told != wr.bind_mw.rkey)
+    mw->rkey = told;
+  return rc;
+}
+
+// A list with such requests in it: what is between them goes as lists.
+int Qp::post_with_binds(ibv_send_wr* list, ibv_send_wr** bad) {
+  const auto is_bind = [](const ibv_send_wr& wr) {
+    return wr.opcode == IBV_WR_BIND_MW && wr.bind_mw.mw->type == IBV_MW_TYPE_1;
+  };
+  while (list != nullptr) {
+    ibv_send_wr* last = list;
+    while (last->next != nullptr && !is_bind(*list) && !is_bind(*last->next))
+      last = last->next;
+    ibv_send_wr* rest = std::exchange(last->next, nullptr);
+    *bad = list;
+    const int rc = is_bind(*list) ? post_bind(*list)
+                                  : world().provider.ops(qp_->context).post_send(qp_, list, bad);
+    last->next = rest;
+    if (rc != 0)
+      return rc;
+    list = rest;
+  }
+  return 0;
+}
+
+int Qp::post_recv(ibv_recv_wr* wr, ibv_recv_wr** bad) {
+  if (!receive_) {
+    *bad = wr;
+    return EINVAL;
+  }
+  const std::lock_guard hold(lock_);
+  return post_receives(*receive_, wr, bad, [this](ibv_recv_wr* mine) {
+    ibv_recv_wr* unused = nullptr;
+    return world().provider.ops(qp_->context).post_recv(qp_, mine, &unused);
+  });
+}
+
+void Qp::begin() {
+  building_.lock();
+  build_error_ = state_ < IBV_QPS_RTS ? EINVAL : 0;
+}
+
+Qp::Built& Qp::build() {
+  if (built_ == build_list_.size())
+    build_list_.emplace_back();
+  Built& fresh = build_list_[built_++];
+  fresh.wr = {};
+  fresh.sges.clear();
+  fresh.inlined.clear();
+  return fresh;
+}
+
+int Qp::commit() {
+  std::unique_lock hold(lock_);
+  const uint64_t from = ring_.tail();
+  int rc = build_error_;
+  uint64_t refused = 0;
+  if (rc == 0) {
+    for (Built& b : std::span(build_list_).first(built_)) {
+      ibv_sge whole{reinterpret_cast<uintptr_t>(b.inlined.data()),
+                    static_cast<uint32_t>(b.inlined.size()), 0};
+      const bool inlined = (b.wr.send_flags & IBV_SEND_INLINE) != 0 && !b.inlined.empty();
+      b.wr.sg_list = inlined ? &whole : b.sges.data();
+      b.wr.num_sge = inlined ? 1 : static_cast<int>(b.sges.size());
+      if ((rc = ring_.append(b.wr)) != 0)
+        break;
+    }
+  }
+  if (rc != 0)
+    ring_.truncate(from);
+  else if (built_ != 0)
+    rc = issue_from(from, refused, true);
+  built_ = 0;
+  hold.unlock();
+  building_.unlock();
+  return rc;
+}
+
+void Qp::abort() {
+  built_ = 0;
+  building_.unlock();
+}
+
+int Qp::post_send_to_provider(ibv_send_wr* list, ibv_send_wr** bad) {
+  const provider::Inside inside;
+  if (binds_) [[unlikely]]
+    return post_with_binds(list, bad);
+  return world().provider.ops(qp_->context).post_send(qp_, list, bad);
+}
+
+} // namespace adverb::model
