@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cassert>
 #include <cerrno>
 #include <chrono>
 
@@ -15,8 +16,9 @@ namespace adverb::model {
 
 using observe::Counter;
 
-Cq::Cq(Context& context, ibv_cq* cq, uint64_t wc_flags)
+Cq::Cq(Context& context, ibv_cq* cq, uint64_t wc_flags, int programs)
     : context_(context), cq_(cq), wc_flags_(wc_flags), kick_(context.world()) {
+  resized(programs);
   constexpr size_t at_first = 64;
   grow(std::min(static_cast<size_t>(cq->cqe) + 1, at_first));
 }
@@ -328,10 +330,17 @@ void Cq::discard(uint32_t qpn) {
   ready_count_ = kept;
 }
 
+void Cq::resized(int programs) {
+  const std::lock_guard ready(ready_lock_);
+  marker_room_ = std::clamp(cq_->cqe - programs - Kick::entries_max, 1, markers_max);
+}
+
 bool Cq::take_marker(uint32_t qpn) {
   const std::lock_guard ready(ready_lock_);
-  if (!marker_out_)
-    return marker_out_ = true;
+  if (markers_out_ < marker_room_) {
+    ++markers_out_;
+    return true;
+  }
   if (std::find(marker_waiters_.begin(), marker_waiters_.end(), qpn) == marker_waiters_.end())
     marker_waiters_.push_back(qpn);
   return false;
@@ -339,16 +348,17 @@ bool Cq::take_marker(uint32_t qpn) {
 
 void Cq::marker_landed() {
   const std::lock_guard ready(ready_lock_);
-  marker_out_ = false;
+  assert(markers_out_ > 0);
+  --markers_out_;
 }
 
-// Who found the marker taken has nothing under way whose completion would make it look again.
+// Who found no room for a marker has nothing under way whose completion would make it look again.
 void Cq::pass_marker_on() {
   for (;;) {
     uint32_t qpn = 0;
     {
       const std::lock_guard ready(ready_lock_);
-      if (marker_out_ || marker_waiters_.empty())
+      if (markers_out_ >= marker_room_ || marker_waiters_.empty())
         return;
       qpn = marker_waiters_.front();
       marker_waiters_.erase(marker_waiters_.begin());

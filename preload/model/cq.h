@@ -33,7 +33,7 @@ public:
   virtual void on_completion(const Completion& completion, Cq& cq) = 0;
   // One of its requests waits for a completion.
   virtual bool waits_for_completion() = 0;
-  virtual void try_again() = 0; // the marker is free
+  virtual void try_again() = 0; // there is room for a marker
   // Of the requests it has posted to the provider.
   struct Numbers {
     uint64_t from = 0;
@@ -47,8 +47,11 @@ protected:
 
 class Cq : public std::enable_shared_from_this<Cq> {
 public:
+  // Internal completions (markers) that may be in the CQ beside the kick's, each of another queue
+  // pair: as many as there are entries for beyond the `programs`, and at most so many.
+  static constexpr int markers_max = 32;
   // `wc_flags`: IBV_WC_EX_* the program asked of an extended CQ, 0 for a plain one.
-  Cq(Context& context, ibv_cq* cq, uint64_t wc_flags);
+  Cq(Context& context, ibv_cq* cq, uint64_t wc_flags, int programs);
 
   ibv_cq* verbs() const noexcept { return cq_; }
   Context& context() const noexcept { return context_; }
@@ -92,8 +95,10 @@ public:
   bool owns(const ibv_qp* qp) const noexcept { return kick_.is(qp); }
   provider::CqExOps ex_ops{}; // the provider's, for an extended CQ
 
-  // One internal completion (marker) may be outstanding beside the kick: the CQ has room for two.
-  // False: another has it, and `qpn` is next in line for it.
+  // The device has given it another size, of which `programs` entries are the program's.
+  void resized(int programs);
+
+  // False: there is no room for a marker more, and `qpn` is next in line for it.
   bool take_marker(uint32_t qpn);
   void marker_landed();
 
@@ -144,7 +149,8 @@ private:
   bool armed_solicited_ = false; // for solicited ones and errors
   Kick kick_;
   std::optional<ibv_ah_attr> kick_path_; // once it was made
-  bool marker_out_ = false;
+  int marker_room_ = 1;
+  int markers_out_ = 0;
   std::vector<uint32_t> marker_waiters_; // queue pair numbers, in the order they came
 
   bool closed_ = false; // poll_lock_

@@ -11,14 +11,20 @@ namespace adverb::model {
 
 namespace {
 
-// Kicks and a marker may be in the CQ beside what the program expects there.
-constexpr int own_entries = Kick::entries_max + 1;
+// Kicks and markers may be in the CQ beside what the program expects there: `make` is offered as
+// many entries for them as the device will give.
+template <typename Make> auto make_with_room(Make&& make) {
+  for (int markers = Cq::markers_max; markers != 0; markers /= 2)
+    if (const auto made = make(Kick::entries_max + markers))
+      return made;
+  return make(0); // as large as the device allows already
+}
 
-void manage(Context& context, ibv_cq* cq, uint64_t wc_flags, bool extended) {
+void manage(Context& context, ibv_cq* cq, uint64_t wc_flags, int programs, bool extended) {
   World& world = context.world();
   Objects& objects = world.objects();
   objects.edge.patch_data_path(cq->context);
-  const auto mine = std::make_shared<Cq>(context, cq, wc_flags);
+  const auto mine = std::make_shared<Cq>(context, cq, wc_flags, programs);
   if (extended)
     mine->ex_ops = objects.edge.patch_cq_ex(reinterpret_cast<ibv_cq_ex*>(cq));
   objects.cqs.insert(cq, mine);
@@ -35,13 +41,13 @@ ibv_cq* Verbs::create_cq(ibv_context* verbs, int cqe, void* cq_context, ibv_comp
   ibv_cq* cq = nullptr;
   {
     const provider::Inside inside;
-    if (context && cqe > 0)
-      cq = real.ibv_create_cq(verbs, cqe + own_entries, cq_context, channel, comp_vector);
-    if (cq == nullptr) // not managed, or already as large as the device allows
-      cq = real.ibv_create_cq(verbs, cqe, cq_context, channel, comp_vector);
+    const auto make = [&](int own) {
+      return real.ibv_create_cq(verbs, cqe + own, cq_context, channel, comp_vector);
+    };
+    cq = context && cqe > 0 ? make_with_room(make) : make(0);
   }
   if (cq != nullptr && context)
-    manage(*context, cq, 0, false);
+    manage(*context, cq, 0, cqe, false);
   return cq;
 }
 
@@ -54,23 +60,26 @@ ibv_cq_ex* Verbs::create_cq_ex(ibv_context* verbs, ibv_cq_init_attr_ex* attr) {
   ibv_cq_init_attr_ex mine = *attr;
   // Told apart by queue pair whatever the program asked for.
   mine.wc_flags |= IBV_WC_EX_WITH_QP_NUM | IBV_WC_EX_WITH_BYTE_LEN;
-  mine.cqe = attr->cqe + own_entries;
-  ibv_cq_ex* cq = create(verbs, &mine);
-  if (cq == nullptr) {
-    mine.cqe = attr->cqe;
-    cq = create(verbs, &mine);
-  }
+  ibv_cq_ex* cq = make_with_room([&](int own) {
+    mine.cqe = attr->cqe + static_cast<uint32_t>(own);
+    return create(verbs, &mine);
+  });
   if (cq != nullptr)
-    manage(*context, ibv_cq_ex_to_cq(cq), mine.wc_flags, true);
+    manage(*context, ibv_cq_ex_to_cq(cq), mine.wc_flags, static_cast<int>(attr->cqe), true);
   return cq;
 }
 
 int Verbs::resize_cq(ibv_cq* cq, int cqe) {
-  const bool managed = world.objects().cqs.find(cq) != nullptr;
+  const auto& real = world.provider.real();
+  Cq* const mine = world.objects().cqs.find(cq);
   const provider::Inside inside;
-  if (managed && world.provider.real().ibv_resize_cq(cq, cqe + own_entries) == 0)
-    return 0;
-  return world.provider.real().ibv_resize_cq(cq, cqe);
+  if (mine == nullptr)
+    return real.ibv_resize_cq(cq, cqe);
+  int rc = 0;
+  make_with_room([&](int own) { return (rc = real.ibv_resize_cq(cq, cqe + own)) == 0; });
+  if (rc == 0)
+    mine->resized(cqe);
+  return rc;
 }
 
 int Verbs::destroy_cq(ibv_cq* cq) {

@@ -167,6 +167,21 @@ struct Verbs {
     return left == 0;
   }
 
+  static ibv_wc_status fetch_and_add(Qp& qp, const Qp& peer, const ibv_send_wr& wr) {
+    auto* there =
+        bytes(wr.wr.atomic.rkey, peer.qp.pd, wr.wr.atomic.remote_addr, 8, IBV_ACCESS_REMOTE_ATOMIC);
+    if ((peer.access & IBV_ACCESS_REMOTE_ATOMIC) == 0 || there == nullptr)
+      return IBV_WC_REM_ACCESS_ERR;
+    uint64_t was = 0;
+    memcpy(&was, there, sizeof was);
+    const uint64_t now = was + wr.wr.atomic.compare_add;
+    memcpy(there, &now, sizeof now);
+    return scatter(qp, wr.sg_list, static_cast<size_t>(wr.num_sge),
+                   reinterpret_cast<const std::byte*>(&was), sizeof was)
+               ? IBV_WC_SUCCESS
+               : IBV_WC_LOC_PROT_ERR;
+  }
+
   static ibv_wc_status carry_out(Qp& qp, Qp& peer, const ibv_send_wr& wr, uint32_t& length) {
     std::vector<std::byte> data;
     const bool reading = wr.opcode == IBV_WR_RDMA_READ;
@@ -174,6 +189,8 @@ struct Verbs {
       return IBV_WC_SUCCESS;
     for (int i = 0; i < wr.num_sge; ++i)
       length += wr.sg_list[i].length;
+    if (wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD)
+      return fetch_and_add(qp, peer, wr);
     if (length > FakeFabric::message_max)
       return IBV_WC_LOC_LEN_ERR;
     if (!reading && !gather(qp, wr, data))
@@ -235,7 +252,7 @@ struct Verbs {
       }
       ++fabric().posted;
       fabric().last_send = wr->wr_id;
-      if (fabric().stalled)
+      if (fabric().stalled || qp.qp.qp_num == fabric().stuck)
         continue;
       uint32_t length = 0;
       ibv_wc_status status = IBV_WC_WR_FLUSH_ERR;
@@ -294,6 +311,10 @@ struct Verbs {
   }
 
   static ibv_cq* create_cq(ibv_context* context, int cqe, void*, ibv_comp_channel* channel, int) {
+    if (cqe > fabric().cqe_max_) {
+      errno = EINVAL;
+      return nullptr;
+    }
     auto* cq = new Cq;
     cq->cq.channel = channel;
     cq->cq.context = context;
@@ -426,7 +447,7 @@ const provider::Real& FakeFabric::real() {
   return table;
 }
 
-FakeFabric::FakeFabric() {
+FakeFabric::FakeFabric(int cqe_max) : cqe_max_(cqe_max) {
   the_fabric = this;
 }
 

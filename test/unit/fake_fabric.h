@@ -21,7 +21,8 @@ namespace adverb::test {
 
 class FakeFabric {
 public:
-  FakeFabric();
+  // `cqe_max`: of a completion queue.
+  explicit FakeFabric(int cqe_max = 1 << 20);
   ~FakeFabric();
   FakeFabric(const FakeFabric&) = delete;
   FakeFabric& operator=(const FakeFabric&) = delete;
@@ -47,6 +48,7 @@ public:
   bool drops_completions = false;  // of a queue pair that is reset or destroyed
   bool flushes_at_destroy = false; // posted receives
   bool stalled = false;            // takes requests and carries none out
+  uint32_t stuck = 0;              // so does the queue pair of this number
   int refuse_regions = 0;          // errno of every registration
   std::function<int()> modify;     // asked first, if any: errno
   ibv_async_event event{};         // the next one
@@ -68,6 +70,7 @@ private:
   struct Qp;
   friend struct Verbs;
 
+  const int cqe_max_;
   std::vector<std::unique_ptr<Device>> devices_;
   std::map<uint32_t, std::unique_ptr<Mr>> mrs_; // by key
   std::map<uint32_t, Qp*> qps_;                 // by number

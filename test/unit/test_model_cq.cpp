@@ -62,6 +62,97 @@ TEST_CASE("adverb's own completion wakes a program that sleeps", "[cq]") {
   CHECK(a.poll().size() == 1);
 }
 
+namespace {
+
+// A program's second queue pair, on the same completion queue; the first's place is its own again
+// at the end.
+struct Second {
+  Second(Program& p, Program& other) : p(p), other(other), ps(make(p)), others(make(other)) {
+    p.connect(other);
+    other.connect(p);
+  }
+  ~Second() {
+    first();
+    p.verbs.destroy_qp(ps);
+    other.verbs.destroy_qp(others);
+  }
+  void first() {
+    p.qp = ps_first;
+    other.qp = others_first;
+  }
+  void second() {
+    p.qp = ps;
+    other.qp = others;
+  }
+  static ibv_qp* make(Program& p) {
+    ibv_qp_init_attr init{};
+    init.send_cq = init.recv_cq = p.cq;
+    init.qp_type = IBV_QPT_RC;
+    init.cap = {8, 8, 1, 1, 0};
+    return p.qp = p.verbs.create_qp(p.pd, &init);
+  }
+  Program& p;
+  Program& other;
+  ibv_qp* ps_first = p.qp;
+  ibv_qp* others_first = other.qp;
+  ibv_qp* ps;
+  ibv_qp* others;
+};
+
+} // namespace
+
+TEST_CASE("a queue pair that is stuck does not keep another of its queue waiting", "[cq]") {
+  Two two;
+  Program& a = two.a;
+  Program& b = two.b;
+  Second more(a, b);
+  two.settle();
+  more.first();
+  two.fabric.stuck = a.qp->qp_num; // its SEND meets no receive
+  REQUIRE(a.post(IBV_WR_SEND, 1, 0, 64, b, 0, 0, 0) == 0);
+  REQUIRE(a.post(IBV_WR_RDMA_WRITE, 2, 0, 64, b, 300, b.mr->rkey) == 0);
+  two.settle();
+  more.second();
+  REQUIRE(b.receive(21, 1000, 64) == 0);
+  REQUIRE(a.post(IBV_WR_SEND, 3, 0, 64, b, 0, 0, 0) == 0);
+  REQUIRE(a.post(IBV_WR_RDMA_WRITE, 4, 0, 64, b, 400, b.mr->rkey) == 0);
+  two.settle();
+  CHECK(a.poll().empty());
+  two.settle();
+  const auto done = a.poll();
+  REQUIRE(done.size() == 1);
+  CHECK(done[0].wr_id == 4);
+}
+
+// The device has no room for more.
+TEST_CASE("a queue pair that finds no room for its marker is asked again", "[cq]") {
+  Program::Wanted wanted;
+  wanted.cqe = 1 << 10;
+  Two two(wanted, "unpinned", wanted.cqe + 4);
+  Program& a = two.a;
+  Program& b = two.b;
+  CHECK(a.cq->cqe == wanted.cqe + 4);
+  Second more(a, b);
+  two.settle();
+  more.first();
+  REQUIRE(b.receive(21, 1000, 64) == 0);
+  REQUIRE(a.post(IBV_WR_SEND, 1, 0, 64, b, 0, 0, 0) == 0);
+  REQUIRE(a.post(IBV_WR_RDMA_WRITE, 2, 0, 64, b, 300, b.mr->rkey) == 0);
+  two.settle();
+  more.second();
+  REQUIRE(b.receive(22, 1000, 64) == 0);
+  REQUIRE(a.post(IBV_WR_SEND, 3, 0, 64, b, 0, 0, 0) == 0);
+  const uint64_t posted = two.fabric.posted;
+  REQUIRE(a.post(IBV_WR_RDMA_WRITE, 4, 0, 64, b, 400, b.mr->rkey) == 0);
+  two.settle();
+  CHECK(two.fabric.posted == posted); // no marker of its own yet
+  std::vector<uint64_t> done;
+  for (int looks = 0; looks < 4; ++looks, two.settle())
+    for (const auto& wc : a.poll())
+      done.push_back(wc.wr_id);
+  CHECK(done == std::vector<uint64_t>{2, 4});
+}
+
 TEST_CASE("an arm for solicited completions is fired by an error of adverb's own", "[cq]") {
   Two two(with_channel());
   Program& a = two.a;

@@ -115,9 +115,10 @@ struct Program {
     int cqe = 16;
     ibv_qp_cap cap{8, 8, 1, 1, 0};
     ibv_qp_type type = IBV_QPT_RC;
+    unsigned access = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ; // of the queue pair
   };
   Program(FakeFabric& fabric, Joint& joint, const policy::Policy& policy, const Wanted& wanted)
-      : bench(&FakeFabric::real(), &policy) {
+      : access(wanted.access), bench(&FakeFabric::real(), &policy) {
     auto links = std::make_shared<JoinedLinks>(bench.world, joint);
     links->serve(transfer::make_protocol(
         bench.world, std::make_shared<transfer::Handlers>(transfer::handler_list()),
@@ -126,7 +127,8 @@ struct Program {
     context = verbs.open_device(fabric.device());
     pd = verbs.alloc_pd(context);
     mr = verbs.reg_mr(pd, memory.data(), memory.size(),
-                      IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
+                      IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+                          IBV_ACCESS_REMOTE_ATOMIC);
     cq = verbs.create_cq(context, wanted.cqe, nullptr, wanted.channel, 0);
     ibv_qp_init_attr init{};
     init.send_cq = init.recv_cq = cq;
@@ -144,7 +146,7 @@ struct Program {
 
   void connect(const Program& to) {
     ibv_qp_attr attr{};
-    attr.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+    attr.qp_access_flags = access;
     attr.qp_state = IBV_QPS_INIT;
     REQUIRE(verbs.modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_ACCESS_FLAGS) == 0);
     attr.qp_state = IBV_QPS_RTR;
@@ -188,6 +190,7 @@ struct Program {
   uintptr_t address(size_t at) const { return reinterpret_cast<uintptr_t>(memory.data() + at); }
   uint64_t count(observe::Counter c) { return bench.world.counters.value(c); }
 
+  unsigned access;
   world_test::Bench bench;
   model::Verbs verbs{bench.world};
   std::vector<unsigned char> memory = std::vector<unsigned char>(1 << 16);
@@ -199,9 +202,9 @@ struct Program {
 };
 
 struct Two {
-  explicit Two(Program::Wanted wanted = {}, const char* profile = "unpinned")
-      : loaded(policy::load_profile(profile)), a(fabric, joint, *loaded.policy, wanted),
-        b(fabric, joint, *loaded.policy, wanted) {
+  explicit Two(Program::Wanted wanted = {}, const char* profile = "unpinned", int cqe_max = 1 << 20)
+      : loaded(policy::load_profile(profile)), fabric(cqe_max),
+        a(fabric, joint, *loaded.policy, wanted), b(fabric, joint, *loaded.policy, wanted) {
     a.connect(b);
     b.connect(a);
     settle();
