@@ -86,6 +86,8 @@ void QpLane::give_back(size_t first, size_t count) {
     Request& r = ring_.at(chain_[i].wr_id);
     r.become(Event::refused);
     gave(r.wr.opcode);
+    if (marker_ == Marker::request && reporting_ == r.seq)
+      unreport();
     if (steering::consumes_receive(chain_[i].opcode))
       --receives_;
     r.owner->returned(r);
@@ -96,12 +98,14 @@ void QpLane::give_back(size_t first, size_t count) {
 void QpLane::want_drained(const Request& next) {
   commit();
   wish();
-  if (!busy() || last_.signaled || marker_ == Marker::out || !device_.take_marker())
+  if (!busy() || last_.signaled || marker_ != Marker::none)
+    return;
+  const auto opcode = marker_for(next);
+  if (!opcode || !device_.take_marker())
     return;
   ibv_send_wr wr{};
   wr.wr_id = marker_bit | last_.seq;
-  // Of the kind that waits: the peer's queue pair allows that one, or refuses the request anyway.
-  wr.opcode = next.wr.opcode == IBV_WR_RDMA_READ ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
+  wr.opcode = *opcode;
   wr.send_flags = IBV_SEND_SIGNALED;
   ibv_send_wr* bad = nullptr;
   if (device_.post_send_to_provider(&wr, &bad) != 0) {
@@ -109,6 +113,54 @@ void QpLane::want_drained(const Request& next) {
     return;
   }
   marker_ = Marker::out;
+}
+
+QpLane::InFlight QpLane::in_flight() {
+  InFlight is;
+  for (uint64_t s = ring_.head(); s < ring_.tail(); ++s) {
+    const Request& r = ring_.at(s);
+    if (r.stage != Stage::posted)
+      continue;
+    const bool brings = steering::reads_remote(r.wr.opcode);
+    is.reads |= r.wr.opcode == IBV_WR_RDMA_READ;
+    is.writes |= steering::is_one_sided(r.wr.opcode) && !brings;
+    is.heard |= brings && (r.signaled || (marker_ == Marker::request && reporting_ == s));
+    is.staged |= steering::is_atomic(r.wr.opcode) && !r.signaled && !r.in_place;
+  }
+  return is;
+}
+
+std::optional<ibv_wr_opcode> QpLane::marker_for(const Request& next) {
+  if (next.wr.opcode == IBV_WR_RDMA_READ)
+    return IBV_WR_RDMA_READ;
+  if (steering::is_one_sided(next.wr.opcode) && !steering::is_atomic(next.wr.opcode))
+    return IBV_WR_RDMA_WRITE;
+  const InFlight is = in_flight();
+  if (is.reads)
+    return IBV_WR_RDMA_READ;
+  if (is.writes || is.staged || (next.wr.send_flags & IBV_SEND_FENCE) == 0)
+    return IBV_WR_RDMA_WRITE; // without a fence it waits to fail
+  return std::nullopt;
+}
+
+bool QpLane::drains_unheard(const Request& next) {
+  return marker_ == Marker::none && !last_.signaled && !in_flight().heard && !marker_for(next);
+}
+
+bool QpLane::report(const Request& next) {
+  if (marker_ != Marker::none || !device_.take_marker()) {
+    wish();
+    return false;
+  }
+  marker_ = Marker::request;
+  reporting_ = next.seq;
+  return true;
+}
+
+void QpLane::unreport() {
+  assert(marker_ == Marker::request);
+  marker_ = Marker::none;
+  device_.marker_landed();
 }
 
 // Told in posting order, with what each way has to copy, before any later request looks at it.
@@ -137,6 +189,8 @@ QpLane::News QpLane::on_completion(const steering::Completion& completion) {
   }
   if (!ring_.holds_seq(seq) || ring_.at(seq).stage != Stage::posted)
     return News::none;
+  if (marker_ == Marker::request && seq == reporting_) [[unlikely]]
+    unreport();
   Request& r = ring_.at(seq);
   r.result = completion;
   if (wc.status == IBV_WC_SUCCESS)
@@ -149,7 +203,7 @@ void QpLane::reset() {
   gave_all();
   used_ = 0;
   room_ = elements_of(0);
-  if (marker_ == Marker::out)
+  if (marker_ != Marker::none)
     device_.marker_landed();
   marker_ = Marker::none;
   last_ = {};

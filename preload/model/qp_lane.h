@@ -5,7 +5,12 @@
 //
 // A **marker** is its one internal request: zero-length and signaled, posted when a request of
 // another lane waits for unsignaled ones. It has no wr_id of the program's, is never retired to it,
-// and its slot in the queue pair and in the CQ are reserved when they are made.
+// and its slot in the queue pair and in the CQ are reserved when they are made. It is a READ or
+// WRITE, as one in flight or the one that waits: the peer's queue pair allows that kind, or refuses
+// the other one anyway. Where neither is, only atomics are in flight, for which there is no marker.
+// So one may report itself in a marker's place; and a fenced message behind them has the device
+// keep the fence, which it does for what is not copied: neither its payload then nor what they
+// bring.
 //
 // Not thread-safe: the queue pair's lock guards it.
 #pragma once
@@ -31,7 +36,7 @@ public:
   public:
     // As ibv_post_send: errno value and the first that was not taken.
     virtual int post_send_to_provider(ibv_send_wr* list, ibv_send_wr** bad) = 0;
-    // A marker's place in the CQ; false: another queue pair has it, this one will be asked again.
+    // A marker's place in the CQ; false: others have them all, this one will be asked again.
     virtual bool take_marker() = 0;
     virtual void marker_landed() = 0;
     // Somebody waits for completions: see to it that they are taken even if the program does not.
@@ -50,6 +55,11 @@ public:
       post_batch();
   }
   void want_drained(const steering::Request& next) override;
+  bool report(const steering::Request& next) override;
+  void unreport() override;
+  // Nothing will say that what `next` is fenced off from has come, but the device knows by itself.
+  bool drains_unheard(const steering::Request& next);
+  uint64_t last_posted() const noexcept { return last_.seq; }
   uint64_t receives() const noexcept override { return receives_; }
 
   // The first request that the provider did not take, if any since the last call: it and those
@@ -76,7 +86,7 @@ public:
 
   // A request waits for completions since forget_wish().
   bool wished() const noexcept { return wished_; }
-  void wish() {
+  void wish() override {
     wished_ = true;
     device_.request_drain();
   }
@@ -94,6 +104,14 @@ private:
   void refuse_batch(size_t count, const ibv_send_wr* bad, int why);
   void give_back(size_t first, size_t count);
   void land_up_to(uint64_t seq);
+  struct InFlight {
+    bool reads = false;  // a READ
+    bool writes = false; // a WRITE, with an immediate or not
+    bool heard = false;  // one that brings data will report itself
+    bool staged = false; // what an atomic brings comes to staging, and nothing reports it
+  };
+  InFlight in_flight();
+  std::optional<ibv_wr_opcode> marker_for(const steering::Request& next);
   // The elements of the batch's request `at`.
   std::span<ibv_sge> elements_of(size_t at) noexcept {
     return {elements_.data() + at * ring_.sges(), ring_.sges()};
@@ -107,7 +125,9 @@ private:
   size_t used_ = 0;
   Last last_;
   Last last_before_batch_;
-  enum class Marker : uint8_t { none, out } marker_ = Marker::none;
+  // `request`: one of the program's, `reporting_`, stands in for it.
+  enum class Marker : uint8_t { none, out, request } marker_ = Marker::none;
+  uint64_t reporting_ = 0;
   bool wished_ = false;
   std::optional<Refusal> refusal_;
   uint64_t receives_ = 0;

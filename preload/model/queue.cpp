@@ -63,7 +63,9 @@ Queue::~Queue() {
   // The device keeps a fence by itself, but not for bytes that are copied before it sees them.
   if (steering::is_fenced_off(r, device_) && (&lane != &device_ || elements_.copies_out(r))) {
     device_.want_drained(r);
-    return false;
+    if (&lane != &device_ || !device_.drains_unheard(r))
+      return false;
+    r.in_place = true;
   }
   for (steering::Lane* const each : lanes_)
     if (steering::is_fenced_off(r, *each) ||

@@ -56,6 +56,12 @@ void Queue::spoil(Request& r, const ibv_wc& wc) {
   mode_ = Mode::failed;
 }
 
+// A device finds out about a READ's elements when the data comes back, which here came another way.
+static bool fails_here(const Request& r) noexcept {
+  return r.fault == Fault::unbacked ||
+         (r.fault == Fault::own_elements && r.wr.opcode == IBV_WR_RDMA_READ);
+}
+
 // Makes the device itself fail the request. Where the peer refused it, a few bytes go under the
 // reserved key: the peer's device answers with its NAK, moves its queue pair and raises its event.
 // Where our own elements are at fault, a WRITE of them as they stand fails at home, before anything
@@ -66,18 +72,16 @@ Queue::Step Queue::issue_replay(Request& r, int& why) {
       return Step::wait;
   if (!host_.may_replay())
     return Step::wait;
-  // One behind it that was there first (order "relaxed") would be taken for the later one.
+  // One behind it that was there first (order "relaxed") would be taken for the later one; and what
+  // ends the queue pair without the device leaves nothing before it undone.
   device_.commit();
   if (device_.refused())
     return Step::changed;
-  if (device_.busy()) {
+  if (device_.busy() && (device_.last_posted() > r.seq || fails_here(r))) {
     device_.want_drained(r);
     return Step::wait;
   }
-  // A device finds out about a READ's elements when the data comes back, which here came another
-  // way.
-  if (r.fault == Fault::unbacked ||
-      (r.fault == Fault::own_elements && r.wr.opcode == IBV_WR_RDMA_READ))
+  if (fails_here(r))
     return issue_nothing(r);
   ibv_send_wr wr = r.wr;
   wr.send_flags &= ~static_cast<unsigned>(IBV_SEND_INLINE);

@@ -81,6 +81,7 @@ int Elements::lend_to_device(Request& r, std::span<ibv_sge> room, uint32_t& used
   }
   const bool incoming = reads_remote(r.wr.opcode);
   const unsigned rights = incoming ? unsigned{IBV_ACCESS_LOCAL_WRITE} : 0U;
+  const uint64_t copy_below = r.in_place ? 0 : copy_below_;
   auto* hold = ring_.holds(r).data();
   uint32_t filled = 0;
   for (int i = 0; i < r.wr.num_sge; ++i, ++hold) {
@@ -88,7 +89,7 @@ int Elements::lend_to_device(Request& r, std::span<ibv_sge> room, uint32_t& used
       continue; // its key is not looked at; a reserved one might be
     ibv_sge& sge = room[filled++] = r.wr.sg_list[i];
     const int rc =
-        regions_.localize(pd_, staging_, copy_below_, rights, !incoming, false, sge, *hold);
+        regions_.localize(pd_, staging_, copy_below, rights, !incoming, false, sge, *hold);
     r.holding |= static_cast<bool>(*hold);
     // EFAULT leaves the element as it is: the device meets the reserved key, and says so.
     if (rc == ENOMEM) [[unlikely]] {

@@ -106,6 +106,13 @@ public:
   std::span<ibv_sge> room() const noexcept { return room_; }
   // Adds `r` to the batch that commit() posts, as `wr` with the first `elements` of room().
   virtual void post(Request& r, const ibv_send_wr& wr, uint32_t elements, LaneOwner& owner) = 0;
+  // Has the unsignaled `next` report itself to the lane all the same, when it is posted as
+  // signaled; false: not now, and it has to wait for a turn more. unreport(): it is not posted
+  // after all.
+  virtual bool report(const Request& next) = 0;
+  virtual void unreport() = 0;
+  // A request waits for completions: they are taken even if the program does not.
+  virtual void wish() = 0;
   // Requests that take a receive at the peer, of this connection so far.
   virtual uint64_t receives() const noexcept = 0;
 

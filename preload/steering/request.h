@@ -47,6 +47,7 @@ struct Request {
   Hand hand = Hand::none;
   Fault fault = Fault::peer;   // Hand::replay
   bool holding = false;        // some element stands in staging or a window
+  bool in_place = false;       // none is to be copied: the device reads or writes it itself
   uint32_t epoch = 0;          // of what was known when the way was chosen
   const WayRow* row = nullptr; // Hand::way
   Way* way = nullptr;
@@ -69,7 +70,7 @@ struct Request {
     wr.next = nullptr;
     length = sent = 0;
     inlined = epoch = parts = run = 0;
-    signaled = holding = flawed = asked = false;
+    signaled = holding = in_place = flawed = asked = false;
     stage = Stage::queued;
     hand = Hand::none;
     row = nullptr;

@@ -29,7 +29,13 @@ Fit by_virtual_key(const Facts& facts) noexcept {
 
 Step post_with_elements(Seat& seat, Request& r, const ibv_send_wr& wr, LaneOwner& owner, int& why) {
   uint32_t used = 0;
+  // What a fenced message behind it waits for, nothing might tell that it is here (qp_lane.h).
+  r.in_place |= is_atomic(r.wr.opcode) && !r.signaled;
   why = seat.elements.lend_to_device(r, seat.device.room(), used);
+  if (why == ENOMEM && r.in_place && is_atomic(r.wr.opcode)) [[unlikely]] {
+    r.in_place = false;
+    why = seat.elements.lend_to_device(r, seat.device.room(), used);
+  }
   if (why != 0)
     return Step::refused;
   seat.device.post(r, wr, used, owner);

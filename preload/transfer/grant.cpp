@@ -8,6 +8,7 @@
 #include "world/world.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 namespace adverb::steering {
@@ -17,7 +18,9 @@ using transfer::Status;
 
 namespace {
 
-constexpr size_t windows_max = 4; // per queue pair; each is a page that the owner pins meanwhile
+// Per queue pair; each is a page that the owner pins meanwhile. When all are in use, the atomic
+// that was posted last reports itself, so that it is known when one is not.
+constexpr size_t windows_max = 4;
 constexpr std::chrono::milliseconds keep_idle{50};
 
 class Grant final : public Way {
@@ -26,8 +29,14 @@ public:
 
   Lane& lane(const Request&) override { return seat_.device; }
   Step issue(Request& r, int& why) override;
-  void landed(Request& r) override { end_of_device_part(seat_, r); }
-  void returned(Request& r) override { seat_.elements.release(r); }
+  void landed(Request& r) override {
+    end_of_device_part(seat_, r);
+    left(r);
+  }
+  void returned(Request& r) override {
+    seat_.elements.release(r);
+    left(r);
+  }
   void answered(Request& r, const transfer::ReplyHeader& reply,
                 std::span<const std::byte> payload) override;
   void idle() override;
@@ -42,11 +51,15 @@ private:
     uint64_t bytes;
     uint32_t rkey;
     uint64_t id;
+    uint32_t in_use = 0; // by atomics that the device has; Request::sent names it
     bool covers(const decltype(ibv_send_wr::wr.atomic)& op) const noexcept {
       return key == op.rkey && op.remote_addr >= start && op.remote_addr - start <= bytes - 8;
     }
   };
+  bool others_in_use(const Window& but) const;
+  void left(Request& r);
   void ask(Request& r);
+  bool give_one_back();
   void give_back();
 
   Seat& seat_;
@@ -55,25 +68,46 @@ private:
   bool timed_ = false;
 };
 
+bool Grant::others_in_use(const Window& but) const {
+  return windows_.size() >= windows_max && std::ranges::all_of(windows_, [&](const Window& w) {
+           return &w == &but || w.in_use != 0;
+         });
+}
+
 Step Grant::issue(Request& r, int& why) {
   const auto& op = r.wr.wr.atomic;
   const auto window = std::find_if(windows_.begin(), windows_.end(),
                                    [&op](const Window& w) { return w.covers(op); });
-  if (window != windows_.end()) {
-    ibv_send_wr wr = r.wr;
-    wr.wr.atomic.rkey = window->rkey;
-    return post_with_elements(seat_, r, wr, *this, why);
-  }
-  if (asking_)
-    return Step::wait;
-  if (windows_.size() >= windows_max && seat_.device.busy()) {
-    seat_.device.want_drained(r); // one of them may be in use
+  if (window == windows_.end()) {
+    if (asking_)
+      return Step::wait;
+    if (windows_.size() < windows_max || give_one_back())
+      ask(r);
+    else
+      seat_.device.wish();
     return Step::wait;
   }
-  if (windows_.size() >= windows_max)
-    give_back();
-  ask(r);
-  return Step::wait;
+  const bool reports = !r.signaled && others_in_use(*window);
+  if (reports && !seat_.device.report(r))
+    return Step::wait;
+  ibv_send_wr wr = r.wr;
+  wr.wr.atomic.rkey = window->rkey;
+  wr.send_flags |= reports ? unsigned{IBV_SEND_SIGNALED} : 0U;
+  r.sent = window->id;
+  ++window->in_use;
+  const Step step = post_with_elements(seat_, r, wr, *this, why);
+  if (step != Step::issued) {
+    left(r);
+    if (reports)
+      seat_.device.unreport();
+  }
+  return step;
+}
+
+void Grant::left(Request& r) {
+  const auto window = std::ranges::find(windows_, std::exchange(r.sent, 0), &Window::id);
+  if (window != windows_.end())
+    --window->in_use;
 }
 
 void Grant::ask(Request& r) {
@@ -115,6 +149,17 @@ void Grant::due() {
   timed_ = false;
   if (seat_.ring.empty())
     give_back();
+}
+
+// One that no atomic uses, the oldest. False: there is none. One that finds no credit is kept
+// beyond the limit until the queue is idle.
+bool Grant::give_one_back() {
+  const auto window = std::ranges::find(windows_, 0U, &Window::in_use);
+  if (window == windows_.end())
+    return false;
+  if (seat_.messages.tell(Kind::release, window->id))
+    windows_.erase(window);
+  return true;
 }
 
 // What finds no credit now is tried again when the queue is idle next.
