@@ -60,8 +60,9 @@ Queue::~Queue() {
 }
 
 [[gnu::always_inline]] inline bool Queue::lane_is_free(Request& r, steering::Lane& lane) {
-  // The device keeps a fence by itself, but not for bytes that are copied before it sees them.
-  if (steering::is_fenced_off(r, device_) && (&lane != &device_ || elements_.copies_out(r))) {
+  // The device keeps a fence by itself, but not for bytes that are copied before or after it.
+  if (steering::is_fenced_off(r, device_) &&
+      (&lane != &device_ || elements_.copies_in() || elements_.copies_out(r))) {
     device_.want_drained(r);
     if (&lane != &device_ || !device_.drains_unheard(r))
       return false;

@@ -91,6 +91,8 @@ int Elements::lend_to_device(Request& r, std::span<ibv_sge> room, uint32_t& used
     const int rc =
         regions_.localize(pd_, staging_, copy_below, rights, !incoming, false, sge, *hold);
     r.holding |= static_cast<bool>(*hold);
+    if (incoming && hold->block)
+      copied_in_below_ = r.seq + 1;
     // EFAULT leaves the element as it is: the device meets the reserved key, and says so.
     if (rc == ENOMEM) [[unlikely]] {
       release(r);

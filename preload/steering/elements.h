@@ -34,6 +34,9 @@ public:
 
   // Whether lend_to_device() would copy the payload now, rather than have the device read it later.
   bool copies_out(const Request& r) const;
+  // Whether what a READ or atomic brings may still have to be copied to where the program wants it,
+  // which the device knows nothing of.
+  bool copies_in() const noexcept { return copied_in_below_ > ring_.head(); }
   // Fills `room` with elements that the device can use in place of the request's own, and notes in
   // the ring what stands in for them; release() gives that back. errno value: ENOMEM when an
   // element cannot be backed. `used`: elements filled; those without bytes are left out.
@@ -54,6 +57,7 @@ private:
   const ibv_pd* pd_;
   const uint64_t copy_below_;
   Ring& ring_;
+  uint64_t copied_in_below_ = 0; // no request from here on brings anything into staging
 };
 
 } // namespace adverb::steering

@@ -155,6 +155,34 @@ TEST_CASE("a fenced payload is copied to staging only when earlier READs have br
   test::FakeFabric::real().ibv_dereg_mr(pinned);
 }
 
+TEST_CASE("a fenced payload that is sent as it lies waits for READs that are copied to it",
+          "[worlds]") {
+  Two two;
+  Program& a = two.a;
+  Program& b = two.b;
+  constexpr uint32_t large = 20000; // a window; what the READ brings is staged
+  fill(a, 1);
+  fill(b, 2);
+  ibv_mr* pinned = test::FakeFabric::real().ibv_reg_mr(b.pd, b.memory.data(), b.memory.size(),
+                                                       IBV_ACCESS_REMOTE_READ);
+  REQUIRE(b.receive(21, 40000, large) == 0);
+  REQUIRE(a.post(IBV_WR_RDMA_READ, 1, 0, 64, b, 4000, pinned->rkey) == 0);
+  two.settle();
+  const uint64_t posted = two.fabric.posted;
+  REQUIRE(a.post(IBV_WR_SEND, 2, 0, large, b, 0, 0, IBV_SEND_SIGNALED | IBV_SEND_FENCE) == 0);
+  two.settle();
+  CHECK(two.fabric.posted == posted);
+  auto done = a.poll();
+  two.settle();
+  const auto more = a.poll();
+  done.insert(done.end(), more.begin(), more.end());
+  REQUIRE(done.size() == 2);
+  CHECK(done[1].wr_id == 2);
+  REQUIRE(b.poll().size() == 1);
+  CHECK(memcmp(b.memory.data() + 40000, b.memory.data() + 4000, 64) == 0);
+  test::FakeFabric::real().ibv_dereg_mr(pinned);
+}
+
 TEST_CASE("a list of requests is one call of the provider", "[worlds]") {
   Two two;
   Program& a = two.a;
