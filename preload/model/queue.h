@@ -85,6 +85,7 @@ public:
   void recover() noexcept {
     mode_ = Mode::open;
     error_left_ = false;
+    cause_ = IBV_WC_SUCCESS;
   }
   // RESET or destroy: everything is forgotten without completions.
   void clear();
@@ -153,6 +154,9 @@ private:
   uint64_t next_;           // to issue
   uint64_t done_below_ = 0; // no way has completed one from here on
   bool error_left_ = false; // a completion in error has
+  // Of the device's error, where its own completion was a marker's; the first that is flushed has
+  // it.
+  ibv_wc_status cause_ = IBV_WC_SUCCESS;
   Mode mode_ = Mode::open;
   Gate gate_ = Gate::open;
   Gate gate_before_stop_ = Gate::open;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 namespace adverb::model {
 
@@ -142,7 +143,12 @@ void Queue::on_completion(const steering::Completion& completion) {
   const uint64_t seq = completion.wc.wr_id & ~marker_bit;
   const QpLane::News news = device_.on_completion(completion);
   uint64_t announced = UINT64_MAX;
-  if (news == QpLane::News::marker_refused && next_ < ring_.tail()) {
+  if (news == QpLane::News::marker_refused && device_.busy()) {
+    // What waited for it has been posted behind it all the same, and is flushed now.
+    cause_ = error_left_ ? IBV_WC_SUCCESS : completion.wc.status;
+    mode_ = Mode::failed;
+    rewind(seq + 1);
+  } else if (news == QpLane::News::marker_refused && next_ < ring_.tail()) {
     // It was of the kind of the request that waits for it, so that one meets the same refusal.
     Request& r = ring_.at(next_);
     if (r.may(Event::spoiled))
@@ -158,6 +164,9 @@ void Queue::on_completion(const steering::Completion& completion) {
       mode_ = Mode::failed;
       rewind(seq + 1);
     }
+    const ibv_wc_status cause = std::exchange(cause_, IBV_WC_SUCCESS);
+    if (cause != IBV_WC_SUCCESS && completion.wc.status == IBV_WC_WR_FLUSH_ERR)
+      ring_.at(seq).result.wc.status = cause;
   } else if (news == QpLane::News::none) {
     return;
   }

@@ -688,6 +688,26 @@ TEST_CASE("a marker that the peer refuses fails the request that waits for it", 
   CHECK(b.completions.back().status == IBV_WC_REM_INV_REQ_ERR);
 }
 
+TEST_CASE("what a marker is refused for is said by the first that is flushed", "[queue]") {
+  Bench b;
+  b.post(IBV_WR_RDMA_WRITE, false);
+  b.become_virtual();
+  b.post(IBV_WR_RDMA_WRITE);
+  b.post(IBV_WR_RDMA_WRITE);
+  SECTION("in error, as a receive that was flushed has told") {
+    b.queue.fail();
+  }
+  SECTION("or when nothing is to be waited for any more") {
+    b.become_real();
+    b.queue.turn();
+  }
+  REQUIRE(b.device.posted.size() == 4);
+  b.land(model::marker_bit | 0, IBV_WC_RETRY_EXC_ERR);
+  b.land(1, flushed);
+  b.land(2, flushed);
+  CHECK(b.statuses() == Statuses{IBV_WC_RETRY_EXC_ERR, flushed});
+}
+
 TEST_CASE("SQD lets go on what has begun and begins nothing", "[queue]") {
   Bench b;
   b.become_virtual();
