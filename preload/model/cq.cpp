@@ -189,6 +189,12 @@ int Cq::absorb(int most) {
   return taken;
 }
 
+// What was taken is about to be told.
+inline void Cq::tell_errors() {
+  if (awaits_peers_.load(std::memory_order_relaxed) && awaits_peers_.exchange(false)) [[unlikely]]
+    context_.barrier();
+}
+
 int Cq::poll(int entries, ibv_wc* wc) {
   context_.progress();
   const std::lock_guard hold(poll_lock_);
@@ -210,6 +216,7 @@ int Cq::poll(int entries, ibv_wc* wc) {
   for (;;) {
     const int got = missing > 0 ? absorb(missing) : 0;
     n += pop(entries - n, wc + n);
+    tell_errors();
     if (got < 0)
       return n == 0 ? -1 : n;
     if (got < missing || n >= entries)
@@ -254,6 +261,7 @@ int Cq::next_poll() {
     if (got < some)
       return got < 0 ? EIO : ENOENT;
   }
+  tell_errors();
   auto* ex = reinterpret_cast<ibv_cq_ex*>(cq_);
   ex->wr_id = current_.wc.wr_id;
   ex->status = current_.wc.status;

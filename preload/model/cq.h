@@ -83,6 +83,10 @@ public:
   // A request waits for a completion of this queue: see to it even if the program never polls.
   void request_drain();
 
+  // A queue pair is in error as none of the program's calls made it: before the program gets the
+  // completion that says so, no peer's request is served any more that has found it well.
+  void await_peers() noexcept { awaits_peers_.store(true); }
+
   // Destroyed: no timer of ours polls it any more when this returns.
   void close();
   void reopen(); // it could not be destroyed
@@ -113,6 +117,7 @@ private:
   void take_the_last(uint32_t qpn, const CqUser* qp, bool gone);
   bool holds(uint32_t qpn);
   void discard(uint32_t qpn);
+  void tell_errors();
   bool pop(Completion& completion);
   int pop(int entries, ibv_wc* wc);
   void grow(size_t capacity);
@@ -154,6 +159,7 @@ private:
   std::vector<uint32_t> marker_waiters_; // queue pair numbers, in the order they came
 
   bool closed_ = false; // poll_lock_
+  Atomic<bool> awaits_peers_{false};
   Atomic<bool> drain_wanted_{false};
   Atomic<bool> drain_timer_{false};
   Atomic<unsigned> drain_round_{0};

@@ -97,8 +97,9 @@ void Qp::announce() {
   world().links().publish(local());
 }
 
-// Takes the present incarnation away from peers and replies: when this returns, nothing of it runs.
-void Qp::retire_incarnation() {
+// Takes the present incarnation away from replies: when this returns, none of them runs. Peers are
+// answered by end_target().
+void Qp::part_from_peer() {
   std::shared_ptr<transfer::Initiator> initiator;
   const uint64_t handle = handle_;
   {
@@ -108,28 +109,38 @@ void Qp::retire_incarnation() {
     send_.stop();
   }
   if (may_link_) {
-    world().targets().remove(handle);
     world().links().cancel_bind(handle);
     world().links().withdraw(qpn_, qp_->context->device, handle);
   }
   if (initiator)
     initiator->detach(handle);
   context_->barrier();
+}
+
+// Takes it away from peers, whose requests are refused from here on, and what they were lent. The
+// device has no queue pair by then that would answer for it.
+void Qp::end_target() {
+  if (may_link_)
+    world().targets().remove(handle_);
+  context_->barrier();
   for (auto& [id, grant] : grants)
     context_->regions().revoke(grant);
   grants.clear();
   halted_run = 0;
+  leaving_ = false;
 }
 
 void Qp::close() {
+  leaving_ = true;
+  part_from_peer();
   before_close_ = state_.exchange(IBV_QPS_RESET);
-  retire_incarnation();
   send_cq_->settle();
   if (recv_cq_ != send_cq_)
     recv_cq_->settle();
 }
 
 void Qp::reopen() {
+  end_target();
   state_ = before_close_;
   const std::lock_guard hold(lock_);
   send_.resume();
@@ -139,6 +150,7 @@ void Qp::forget() {
   // The provider's queue pair is gone: no completion of it comes any more but those it has left.
   send_cq_->detach(qpn_, this);
   recv_cq_->detach(qpn_, this);
+  end_target();
   const std::lock_guard hold(lock_);
   send_.clear();
   if (receive_)

@@ -12,10 +12,12 @@
 // The device moves it to ERR or SQE by itself, which is noticed when a completion, an event or
 // ibv_query_qp says so: what the program cannot know yet has happened before it.
 // A move to ERR or RESET and destroy are barriers: when they return no copy runs or will run
-// through this queue pair in either direction. RESET starts a new incarnation with a new handle.
+// through this queue pair in either direction, and the same holds when the program is first told of
+// an error. RESET starts a new incarnation with a new handle. Peers' requests that come in the
+// middle of such a move are answered when the device has made it.
 //
 // Locks: building_, then the device's progress lock, then lock_, then leaves. Under a CQ's
-// poll_lock_ only lock_ and leaves are taken.
+// poll_lock_ only lock_ and leaves are taken, and by the program's own calls the progress lock.
 #pragma once
 
 #include "link/links.h"
@@ -97,6 +99,7 @@ public:
 
   // transfer::Target
   bool allows(transfer::Right right) const override;
+  bool leaving() const override { return leaving_; }
   const ibv_pd* pd() const override { return pd_->verbs; }
   registration::Regions& regions() const override { return context_->regions(); }
   bool settle_receives() override;
@@ -131,11 +134,13 @@ private:
   void captured(const ibv_qp_attr& attr, int mask);
   void entered(ibv_qp_state before, ibv_qp_state now);
   bool broken(ibv_qp_state now);
+  void fell(ibv_qp_state now);
   void receive_failed(bool here);
   void learn_length_max();
   ibv_qp_state device_state() const; // IBV_QPS_UNKNOWN if it does not say
   void incarnate();
-  void retire_incarnation();
+  void part_from_peer();
+  void end_target();
   void wait_until_unloaded();
   void on_bound(uint64_t handle, const link::Bound& bound);
   static void warn_of_stock_peer(World& world, uint32_t qpn, const std::string& reason);
@@ -162,6 +167,7 @@ private:
   std::unique_ptr<ReceiveQueue> receive_; // null: SRQ
   Atomic<ibv_qp_state> state_{IBV_QPS_RESET};
   Atomic<bool> undelivered_{false}; // a message that the device took had no place to go
+  Atomic<bool> leaving_{false};     // state_ is ERR or RESET, the device's perhaps not yet
   ibv_qp_state before_close_ = IBV_QPS_RESET;
   Atomic<unsigned> access_{0};
   Atomic<uint8_t> responder_resources_{0};  // max_dest_rd_atomic

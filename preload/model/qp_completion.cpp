@@ -52,7 +52,7 @@ void Qp::receive_failed(bool here) {
   if (!moved && !here && type_ != IBV_QPT_RC)
     return;
   if (moved)
-    state_ = IBV_QPS_ERR;
+    fell(IBV_QPS_ERR);
   else
     enter_error();
   send_.fail();

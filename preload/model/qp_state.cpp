@@ -80,14 +80,16 @@ void Qp::entered(ibv_qp_state before, ibv_qp_state now) {
 // Peers' requests and replies end first, then the provider's state changes, then what was under way
 // or waiting is posted to be flushed.
 int Qp::to_error(ibv_qp_attr* attr, int mask) {
-  const ibv_qp_state before = state_.exchange(IBV_QPS_ERR);
+  leaving_ = true;
   {
     const std::lock_guard hold(lock_);
     send_.pause(true);
   }
   context_->barrier();
+  const ibv_qp_state before = state_.exchange(IBV_QPS_ERR);
   const provider::Inside inside;
   const int rc = world().provider.real().ibv_modify_qp(qp_, attr, mask);
+  leaving_ = false;
   const std::lock_guard hold(lock_);
   send_.pause(false);
   if (rc == 0) {
@@ -104,8 +106,15 @@ bool Qp::broken(ibv_qp_state now) {
   const ibv_qp_state was = state_;
   if (was < IBV_QPS_RTR || was >= now)
     return false;
-  state_ = now;
+  fell(now);
   return true;
+}
+
+// Without the program's asking: before it is told, who has looked at the state has done with it.
+void Qp::fell(ibv_qp_state now) {
+  state_ = now;
+  send_cq_->await_peers();
+  recv_cq_->await_peers();
 }
 
 ibv_qp_state Qp::device_state() const {
@@ -119,37 +128,46 @@ ibv_qp_state Qp::device_state() const {
 
 void Qp::look_at_state() {
   const ibv_qp_state now = device_state();
-  const std::lock_guard hold(lock_);
-  if ((now == IBV_QPS_ERR || now == IBV_QPS_SQE) && broken(now))
+  if (now != IBV_QPS_ERR && now != IBV_QPS_SQE)
+    return;
+  {
+    const std::lock_guard hold(lock_);
+    if (!broken(now))
+      return;
     send_.fail();
+  }
+  context_->barrier();
 }
 
 void Qp::enter_error() {
-  state_ = IBV_QPS_ERR;
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_ERR;
   const provider::Inside inside;
   world().provider.real().ibv_modify_qp(qp_, &attr, IBV_QP_STATE);
+  fell(IBV_QPS_ERR);
 }
 
 int Qp::to_reset(ibv_qp_attr* attr, int mask) {
-  const ibv_qp_state before = state_.exchange(IBV_QPS_RESET);
+  leaving_ = true;
   {
     const std::lock_guard hold(lock_);
     send_.stop();
   }
   context_->barrier();
+  const ibv_qp_state before = state_.exchange(IBV_QPS_RESET);
   send_cq_->settle();
   recv_cq_->settle();
   const provider::Inside inside;
   const int rc = world().provider.real().ibv_modify_qp(qp_, attr, mask);
   if (rc != 0) {
     state_ = before;
+    leaving_ = false;
     const std::lock_guard hold(lock_);
     send_.resume();
     return rc;
   }
-  retire_incarnation();
+  part_from_peer();
+  end_target();
   send_cq_->was_reset(qpn_, this);
   if (recv_cq_ != send_cq_)
     recv_cq_->was_reset(qpn_, this);

@@ -198,7 +198,8 @@ Responder::Started Responder::start(uint32_t index) {
   Slot& slot = slots_[index];
   const HandlerRow& row = *slot.row;
   Target* target = targets_.find(slot.header.target);
-  if (row.order == Order::queue_pair && target != nullptr && !target->settle_receives()) {
+  if (row.order == Order::queue_pair && target != nullptr &&
+      (target->leaving() || !target->settle_receives())) {
     retry_soon();
     return Started::unsettled;
   }

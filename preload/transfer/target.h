@@ -18,6 +18,9 @@ class Target {
 public:
   // Serves now (state at least RTR, not in error) and its access flags allow `right`.
   virtual bool allows(Right right) const = 0;
+  // The program takes it to where it serves nobody, and its device is not there yet. Who is refused
+  // has the device say so: it must not hear of a queue pair that is well.
+  virtual bool leaving() const = 0;
   virtual const ibv_pd* pd() const = 0;
   virtual registration::Regions& regions() const = 0;
   // Messages that arrived before are where the program expects them: a staged one is copied when

@@ -258,7 +258,8 @@ struct Verbs {
       ibv_wc_status status = IBV_WC_WR_FLUSH_ERR;
       if (qp.qp.state == IBV_QPS_RTS) {
         const auto peer = fabric().qps_.find(qp.dest);
-        status = peer == fabric().qps_.end() || peer->second->qp.state == IBV_QPS_ERR
+        status = peer == fabric().qps_.end() || peer->second->qp.state == IBV_QPS_ERR ||
+                         peer->second->qp.state == IBV_QPS_RESET
                      ? IBV_WC_RETRY_EXC_ERR
                      : carry_out(qp, *peer->second, *wr, length);
         if (status == IBV_WC_REM_ACCESS_ERR)
@@ -362,6 +363,8 @@ struct Verbs {
                       [&](const ibv_wc& wc) { return wc.qp_num == qp.qp.qp_num; });
   }
   static int destroy_qp(ibv_qp* base) {
+    if (fabric().destroy)
+      fabric().destroy();
     if (fabric().flushes_at_destroy)
       flush_receives(of(base));
     end(of(base));

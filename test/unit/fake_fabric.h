@@ -51,6 +51,7 @@ public:
   uint32_t stuck = 0;              // so does the queue pair of this number
   int refuse_regions = 0;          // errno of every registration
   std::function<int()> modify;     // asked first, if any: errno
+  std::function<void()> destroy;   // asked before a queue pair is destroyed
   ibv_async_event event{};         // the next one
   uint32_t next_qpn = 0x100;
   std::vector<uint32_t> bound; // keys of windows, as they were bound

@@ -64,6 +64,46 @@ TEST_CASE("what a device drops with its queue pair is not handed out afterwards"
     make(a);
 }
 
+TEST_CASE("what comes while a queue pair is taken down meets none, not one that refuses", "[qp]") {
+  enum How { error, to_reset, destroyed };
+  const How how = GENERATE(error, to_reset, destroyed);
+  Two two;
+  Program& a = two.a;
+  Program& b = two.b;
+  fill(a, 1);
+  REQUIRE(a.post(IBV_WR_RDMA_WRITE, 1, 0, 64, b, 200, b.mr->rkey) == 0);
+  two.settle();
+  REQUIRE(a.poll().size() == 1);
+  const auto arrives = [&] {
+    REQUIRE(a.post(IBV_WR_RDMA_WRITE, 2, 0, 64, b, 300, b.mr->rkey) == 0);
+    for (int i = 0; i < 3; ++i)
+      two.joint.carry();
+    CHECK(a.poll().empty());
+    two.fabric.modify = nullptr;
+    two.fabric.destroy = nullptr;
+    return 0;
+  };
+  two.fabric.modify = arrives;
+  two.fabric.destroy = arrives;
+  if (how == error) {
+    ibv_qp_attr attr{};
+    attr.qp_state = IBV_QPS_ERR;
+    REQUIRE(b.verbs.modify_qp(b.qp, &attr, IBV_QP_STATE) == 0);
+  } else if (how == to_reset) {
+    reset(b);
+  } else {
+    destroy(b);
+  }
+  b.bench.service.pass(std::chrono::milliseconds(1));
+  two.settle();
+  const auto done = a.poll();
+  if (how == destroyed)
+    make(b);
+  REQUIRE(done.size() == 1);
+  CHECK(done[0].status == IBV_WC_RETRY_EXC_ERR);
+  CHECK(b.memory[300] == 0);
+}
+
 TEST_CASE("what is flushed while the queue pair goes bears the program's number", "[qp]") {
   const bool same_number = GENERATE(false, true);
   Two two;

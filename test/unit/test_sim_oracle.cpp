@@ -169,7 +169,6 @@ TEST_CASE("what stands behind a refused request has no effect") {
 
 TEST_CASE("nothing passes a queue pair that is known to be in error") {
   History h;
-  h.oracle.errors_bar = true;
   Operation back; // of the peer, and what takes the connection down
   back.id = 90;
   back.qp = 1;

@@ -26,6 +26,7 @@ namespace {
 
 struct FakeTarget final : transfer::Target {
   bool allows(transfer::Right) const override { return true; }
+  bool leaving() const override { return false; }
   const ibv_pd* pd() const override { return nullptr; }
   registration::Regions& regions() const override { throw std::bad_alloc(); }
   bool settle_receives() override { return settled; }
