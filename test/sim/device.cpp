@@ -211,7 +211,11 @@ struct Verbs {
       wc.qp_num = qp.qp.qp_num;
       wc.status = IBV_WC_WR_FLUSH_ERR;
       wc.opcode = IBV_WC_RECV;
-      qp.arrived.push_back(wc);
+      // Who was never connected is alone with the device, and waits for it.
+      if (qp.dest == 0)
+        complete(qp.qp.recv_cq, wc);
+      else
+        qp.arrived.push_back(wc);
     }
     qp.receives.clear();
     // What was carried out and not answered, and what came behind it: the answer no longer counts.
@@ -437,6 +441,9 @@ struct Verbs {
       Qp& qp = *entry;
       const auto found = fabric().qps_.find(qp.dest);
       Qp* peer = found == fabric().qps_.end() ? nullptr : found->second;
+      // Another's by now: packets with numbers of an old connection are not taken.
+      if (peer != nullptr && peer->qp.state >= IBV_QPS_RTR && peer->dest != number)
+        peer = nullptr;
       if (qp.qp.state == IBV_QPS_RTS)
         for (size_t at = 0; at < qp.requests.size(); ++at)
           if (qp.requests[at].stage == Stage::posted) {

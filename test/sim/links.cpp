@@ -118,28 +118,56 @@ void Links::publish(const link::LocalQp& qp) {
   net_.published_.push_back({qp, this});
 }
 
+// Who has asked for it before hears of it now.
+void Links::connected(const link::LocalQp& qp) {
+  for (auto& published : net_.published_) {
+    if (published.qp.handle == qp.handle && published.links == this)
+      published.qp = qp;
+    auto& other = *published.links;
+    if (std::ranges::any_of(other.searches_,
+                            [&](const auto& s) { return s->qp.dest_qpn == qp.qpn; }))
+      other.world_.service.run([&other] {
+        for (const auto& search : std::vector(other.searches_))
+          other.find(*search);
+      });
+  }
+}
+
 void Links::withdraw(uint32_t, ibv_device*, uint64_t handle) {
-  std::erase_if(net_.published_, [&](const auto& p) { return p.qp.handle == handle; });
+  std::erase_if(net_.published_, [&](const auto& p) {
+    return p.qp.handle == handle && p.links == this; // handles are of each program
+  });
 }
 
 void Links::bind(const link::LocalQp& qp, uint8_t, std::function<void(link::Bound)> done) {
-  world_.service.run([this, qp, done = std::move(done)] { seek(qp, done, 0); });
+  const auto search = std::make_shared<Search>(Search{qp, std::move(done)});
+  searches_.push_back(search);
+  world_.service.run([this, search] { seek(search, 0); });
 }
 
-void Links::seek(const link::LocalQp& qp, const std::function<void(link::Bound)>& done,
-                 int attempt) {
-  if (std::ranges::find(cancelled_, qp.handle) != cancelled_.end())
+// Its process has none there yet, or one that is not connected to this: asked again, as the real
+// links do.
+void Links::seek(const std::shared_ptr<Search>& search, int attempt) {
+  if (find(*search))
     return;
-  const auto found =
-      std::ranges::find(net_.published_, qp.dest_qpn, [](const auto& p) { return p.qp.qpn; });
-  // Its process has another one there, or none yet: asked again, as the real links do.
-  if (found == net_.published_.end() && attempt < 4) {
+  if (attempt < 4) {
     world_.service.after(std::chrono::milliseconds(30),
-                         [this, qp, done, attempt] { seek(qp, done, attempt + 1); });
+                         [this, search, attempt] { seek(search, attempt + 1); });
     return;
   }
+  cancel_bind(search->qp.handle);
+  search->done({link::Verdict::stock, nullptr, 0, "nobody has it", false});
+}
+
+bool Links::find(Search& search) {
+  if (search.over)
+    return true;
+  const link::LocalQp& qp = search.qp;
+  const auto found = std::ranges::find_if(net_.published_, [&](const auto& p) {
+    return p.qp.qpn == qp.dest_qpn && p.qp.connected && p.qp.dest_qpn == qp.qpn;
+  });
   if (found == net_.published_.end())
-    return done({link::Verdict::stock, nullptr, 0, "nobody has it", false});
+    return false;
   const auto theirs = *found;
   const uint32_t credits = net_.choices.between(1, 6);
   const size_t message_max = 512 << net_.choices.below(3);
@@ -155,11 +183,16 @@ void Links::seek(const link::LocalQp& qp, const std::function<void(link::Bound)>
   server->open(*theirs.links->protocol_);
   mine_.push_back(client);
   theirs.links->mine_.push_back(server);
+  const auto done = search.done;
+  cancel_bind(qp.handle);
   done({link::Verdict::adverb, client, theirs.qp.handle, {}, true});
+  return true;
 }
 
 void Links::cancel_bind(uint64_t handle) {
-  cancelled_.push_back(handle);
+  std::erase_if(searches_, [handle](const auto& search) {
+    return search->qp.handle == handle && (search->over = true);
+  });
 }
 
 bool Links::Polled::progress() {

@@ -94,7 +94,7 @@ public:
 
   void serve(std::shared_ptr<adverb::link::Protocol> protocol) override;
   void publish(const adverb::link::LocalQp& qp) override;
-  void connected(const adverb::link::LocalQp&) override {}
+  void connected(const adverb::link::LocalQp& qp) override;
   void withdraw(uint32_t, ibv_device*, uint64_t handle) override;
   void bind(const adverb::link::LocalQp& qp, uint8_t,
             std::function<void(adverb::link::Bound)> done) override;
@@ -111,8 +111,13 @@ private:
     Links& links;
   };
 
-  void seek(const adverb::link::LocalQp& qp, const std::function<void(adverb::link::Bound)>& done,
-            int attempt);
+  struct Search {
+    adverb::link::LocalQp qp;
+    std::function<void(adverb::link::Bound)> done;
+    bool over = false;
+  };
+  bool find(Search& search); // true: it is over
+  void seek(const std::shared_ptr<Search>& search, int attempt);
 
   adverb::World& world_;
   const uint32_t fibre_;
@@ -120,7 +125,7 @@ private:
   std::shared_ptr<adverb::link::Protocol> protocol_;
   std::shared_ptr<Polled> progress_ = std::make_shared<Polled>(*this);
   std::vector<std::shared_ptr<Channel>> mine_;
-  std::vector<uint64_t> cancelled_;
+  std::vector<std::shared_ptr<Search>> searches_;
 };
 
 } // namespace sim

@@ -46,12 +46,12 @@ std::string sort_of(const std::string& finding) {
 // A schedule that still breaks the same rule, with as few and as small answers as can be found in
 // the time given: stretches are left out, then answers made 0, then smaller.
 std::vector<uint32_t> shrink(std::vector<uint32_t> record, const std::string& finding,
-                             const sim::Extras& extras, std::chrono::seconds time) {
+                             std::chrono::seconds time) {
   const auto end = std::chrono::steady_clock::now() + time;
   const auto on = [&] { return std::chrono::steady_clock::now() < end; };
   const auto breaks = [&](const std::vector<uint32_t>& candidate) {
     Choices choices(candidate);
-    const auto findings = sim::run(choices, extras, false).findings;
+    const auto findings = sim::run(choices, false).findings;
     return !findings.empty() && sort_of(findings.front()) == sort_of(finding);
   };
   for (size_t length = record.size() / 2; length >= 1; length /= 2)
@@ -78,7 +78,7 @@ std::vector<uint32_t> shrink(std::vector<uint32_t> record, const std::string& fi
   return record;
 }
 
-int replay(const std::string& file, const sim::Extras& extras) {
+int replay(const std::string& file) {
   std::ifstream in(file);
   std::vector<uint32_t> record;
   for (uint32_t one = 0; in >> one;)
@@ -88,7 +88,7 @@ int replay(const std::string& file, const sim::Extras& extras) {
     return 2;
   }
   Choices choices(std::move(record));
-  const Outcome outcome = sim::run(choices, extras, true);
+  const Outcome outcome = sim::run(choices, true);
   for (const auto& finding : outcome.findings)
     printf("BROKEN: %s\n", finding.c_str());
   return outcome.findings.empty() ? 0 : 1;
@@ -103,15 +103,9 @@ size_t median(std::vector<size_t>& all) {
 
 [[noreturn]] void usage(int status) {
   fputs("usage: sim [--schedules N] [--seconds N] [--seed N] [--save FILE] [--shrink SECONDS]\n"
-        "           [--with EXTRA]\n"
-        "       sim [--with EXTRA] --replay FILE\n"
+        "       sim --replay FILE\n"
         "Runs random schedules, N at most and for so long at most, and stops at the first that\n"
-        "breaks a rule of the verbs; it is made small, printed, and kept in FILE.\n"
-        "EXTRA, each with faults that are known and not repaired yet:\n"
-        "  errors   nothing lands through a queue pair that the device has put in error, when "
-        "threads\n"
-        "           switch\n"
-        "  downs    queue pairs go to RESET or are destroyed with work outstanding\n",
+        "breaks a rule of the verbs; it is made small, printed, and kept in FILE.\n",
         status == 0 ? stdout : stderr);
   exit(status);
 }
@@ -124,7 +118,6 @@ int main(int argc, char** argv) {
   uint64_t shrinking = 30;
   uint64_t seed = 1;
   std::string save = "sim.replay";
-  sim::Extras extras;
   for (int i = 1; i < argc; ++i) {
     const std::string option = argv[i];
     if (option == "--help")
@@ -134,17 +127,8 @@ int main(int argc, char** argv) {
     const char* value = argv[++i];
     char* end = nullptr;
     const uint64_t number = strtoull(value, &end, 10);
-    if (option == "--with") {
-      if (strcmp(value, "errors") == 0)
-        extras.errors = true;
-      else if (strcmp(value, "downs") == 0)
-        extras.downs = true;
-      else
-        usage(2);
-      continue;
-    }
     if (option == "--replay")
-      return replay(value, extras);
+      return replay(value);
     if (option == "--save") {
       save = value;
       continue;
@@ -180,7 +164,7 @@ int main(int argc, char** argv) {
   for (; done < schedules && spent() < static_cast<double>(seconds); ++done) {
     present = seed + done;
     Choices choices(seed + done);
-    const Outcome outcome = sim::run(choices, extras, false);
+    const Outcome outcome = sim::run(choices, false);
     requests.push_back(outcome.requests);
     queue_pairs.push_back(outcome.queue_pairs);
     steps.push_back(outcome.steps);
@@ -192,14 +176,14 @@ int main(int argc, char** argv) {
            "# schedule %" PRIu64 " of seed %" PRIu64 " (%.1f s): %s\n",
            done + 1, seed + done, spent(), outcome.findings.front().c_str());
     const auto small =
-        shrink(choices.taken(), outcome.findings.front(), extras, std::chrono::seconds(shrinking));
+        shrink(choices.taken(), outcome.findings.front(), std::chrono::seconds(shrinking));
     std::ofstream out(save);
     for (const uint32_t one : small)
       out << one << ' ';
     out.close();
     printf("# made small, %zu of %zu answers; to see it again: sim --replay %s\n", small.size(),
            choices.taken().size(), save.c_str());
-    replay(save, extras);
+    replay(save);
     return 1;
   }
   printf("ok - no schedule breaks a rule\n");

@@ -110,8 +110,7 @@ void Oracle::broken(uint32_t qp, std::vector<uint64_t> cells) {
   if (queue.broken != never)
     return;
   queue.broken = ++now_;
-  if (errors_bar)
-    queue.broken_memory = std::move(cells);
+  queue.broken_memory = std::move(cells);
 }
 
 void Oracle::brought(uint64_t id, std::vector<uint64_t> result) {

@@ -90,8 +90,8 @@ public:
   // The program that owns it looked at a cell. `after`: id of a message it has just received, with
   // which all that its sender posted before must be there; or never.
   void looked(uint32_t program, uint32_t cell, uint64_t value, uint64_t after);
-  // The owner of queue pair `qp` has polled an error of it: the queue pair is in error, so from
-  // here on nothing lands through it. `cells`: what the owner's memory holds at this moment.
+  // The owner of queue pair `qp` has polled an error of it, or moved it there: it is in error, so
+  // from here on nothing lands through it. `cells`: what the owner's memory holds at this moment.
   void broken(uint32_t qp, std::vector<uint64_t> cells);
   // The schedule is over: `cells` is what every program's memory holds.
   void ended(const std::vector<std::vector<uint64_t>>& cells);
@@ -105,8 +105,7 @@ public:
   const std::vector<std::string>& findings() const { return findings_; }
   size_t operations() const { return all_.size(); }
 
-  bool loud = false;       // prints what it is told
-  bool errors_bar = false; // judges what lands through a queue pair known to be in error
+  bool loud = false; // prints what it is told
 
 private:
   struct Known : Operation {

@@ -36,7 +36,7 @@ void Words::line(adverb::observe::LogLevel level, std::string_view text) noexcep
 }
 
 Program::Program(uint32_t number, Choices& choices, Fabric& fabric, Net& net, Oracle& oracle,
-                 const adverb::policy::Policy& policy, bool downs, bool loud)
+                 const adverb::policy::Policy& policy, bool loud)
     : number_(number), choices_(choices), oracle_(oracle), world({.clock = clock_,
                                                                   .entropy = entropy_,
                                                                   .service = service_,
@@ -47,7 +47,7 @@ Program::Program(uint32_t number, Choices& choices, Fabric& fabric, Net& net, Or
       shared_(memory_of(number, 0, shared_cells)), own_(memory_of(number, 1, slots * slot_cells)),
       next_id_((number + 1) * 1'000'000ULL), next_value_((number + 1) * 1'000'000'000'000ULL),
       sleeps_(choices.once_in(3)), budget_(choices.between(8, 40)),
-      downs_(downs && choices.once_in(3) ? choices.between(1, 3) : 0),
+      downs_(choices.once_in(3) ? choices.between(1, 3) : 0),
       wrong_(std::array<uint32_t, 4>{0, 200, 40, 10}[choices.below(4)]) {
   words_.loud = loud;
   auto links = std::make_shared<Links>(world, service_of(number), net);
@@ -135,7 +135,17 @@ void Program::connect(Program& one, Program& other, size_t n) {
   one.move_up(mine);
   other.move_up(theirs);
   for (Queue* queue : {&mine, &theirs})
-    queue->leaving = queue->down = queue->failed = false;
+    queue->leaving = queue->down = queue->failed = queue->told = false;
+}
+
+// What is outstanding is flushed, and when the call has returned nothing lands any more.
+void Program::put_in_error(Queue& queue) {
+  oracle_.going(queue.number);
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_ERR;
+  if (verbs_.modify_qp(queue.qp, &attr, IBV_QP_STATE) != 0)
+    trouble.emplace_back("ibv_modify_qp to ERR fails");
+  fails(queue);
 }
 
 // To RESET, or destroyed and made anew, with work outstanding: none of it completes, and when the
@@ -191,6 +201,8 @@ void Program::act() {
   Queue& queue = *queues_[choices_.below(static_cast<uint32_t>(queues_.size()))];
   if (!queue.leaving && (queue.other->leaving || (downs_ != 0 && choices_.once_in(40)))) {
     downs_ -= std::min(downs_, 1U);
+    if (!queue.other->leaving && !queue.failed && choices_.once_in(3))
+      return put_in_error(queue);
     take_down(queue);
     if (queue.other->down) { // who is down last connects anew
       const auto at = std::ranges::find(queues_, &queue, [](const auto& q) { return q.get(); });
@@ -249,9 +261,8 @@ bool Program::offer_late(Steps& steps) {
 // Nothing that it may wait for is outstanding.
 bool Program::idle() const {
   return std::ranges::all_of(queues_, [&](const auto& queue) {
-    return std::ranges::none_of(queue->order, [&](uint64_t id) {
-      return queue->failed || oracle_.operation(id)->signaled;
-    });
+    return std::ranges::none_of(
+        queue->order, [&](uint64_t id) { return queue->told || oracle_.operation(id)->signaled; });
   });
 }
 

@@ -78,9 +78,8 @@ public:
   static constexpr uint32_t receives_max = 3; // of a queue pair; slots are kept for them
   static constexpr uint32_t slot_cells = 160;
 
-  // `downs`: it may take queue pairs down.
   Program(uint32_t number, Choices& choices, Fabric& fabric, Net& net, Oracle& oracle,
-          const adverb::policy::Policy& policy, bool downs, bool loud);
+          const adverb::policy::Policy& policy, bool loud);
   ~Program();
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
@@ -125,7 +124,8 @@ private:
     uint32_t open = 0;     // requests that may hold a place
     uint32_t receives = 0; // posted
     bool all_signaled = false;
-    bool failed = false;
+    bool failed = false;           // known to be in error
+    bool told = false;             // by a completion of a request
     std::vector<uint64_t> waiting; // ids of receives
     ibv_qp_init_attr init{};
     std::vector<uint64_t> order; // ids, oldest first, of those that hold a place
@@ -142,6 +142,7 @@ private:
   void create(Queue& queue);
   void move_up(Queue& queue);
   void take_down(Queue& queue);
+  void put_in_error(Queue& queue);
   void poll();
   void post(Queue& queue);
   void post_receive(Queue& queue);

@@ -63,7 +63,7 @@ void Program::look() {
   oracle_.looked(number_, cell, shared_[cell], never);
 }
 
-// Its queue pair is in error, as a completion says.
+// Its queue pair is in error, as it knows from here on.
 void Program::fails(Queue& queue) {
   if (!std::exchange(queue.failed, true))
     oracle_.broken(queue.number, shared());
@@ -87,8 +87,10 @@ void Program::on_request(Queue& queue, const ibv_wc& wc) {
       oracle_.brought(*it, {cells, cells + over->target.count});
     }
   oracle_.completed(c);
-  if (wc.status != IBV_WC_SUCCESS)
+  if (wc.status != IBV_WC_SUCCESS) {
     fails(queue);
+    queue.told = true;
+  }
   if (at == queue.order.end())
     return;
   for (auto it = queue.order.begin(); it != at + 1; ++it)

@@ -107,7 +107,7 @@ bool Program::fill(Queue& queue, Operation& operation, ibv_send_wr& wr,
 
 void Program::post(Queue& queue) {
   const uint32_t most = std::min({queue.depth - queue.open, budget_, 4U});
-  if (most == 0 || queue.failed || queue.leaving)
+  if (most == 0 || queue.leaving || (queue.failed && !choices_.once_in(8)))
     return;
   adverb::model::Qp* const managed = verbs_.managed(queue.qp);
   if (managed == nullptr) {

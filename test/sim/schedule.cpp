@@ -47,10 +47,9 @@ constexpr std::array<uint32_t, 6> periods = {0, 0, 0, 12, 40, 150};
 
 class Schedule {
 public:
-  Schedule(Choices& choices, const Extras& extras, bool loud)
+  Schedule(Choices& choices, bool loud)
       : choices_(choices), period_(periods[choices.below(periods.size())]), net_(choices),
         fibres_(choices, period_), loud_(loud) {
-    oracle_.errors_bar = extras.errors || period_ == 0;
     oracle_.loud = fabric_.loud = loud;
     fabric_.cleans = choices.once_in(2);
     const uint32_t which = choices.below(policies.size());
@@ -58,10 +57,10 @@ public:
       printf("  policy %s\n", policies.at(which));
     // Both by the same, or each by its own.
     const uint32_t other = choices.once_in(4) ? choices.below(policies.size()) : which;
-    programs_[0] = std::make_unique<Program>(0, choices, fabric_, net_, oracle_, policy(which),
-                                             extras.downs, loud);
-    programs_[1] = std::make_unique<Program>(1, choices, fabric_, net_, oracle_, policy(other),
-                                             extras.downs, loud);
+    programs_[0] =
+        std::make_unique<Program>(0, choices, fabric_, net_, oracle_, policy(which), loud);
+    programs_[1] =
+        std::make_unique<Program>(1, choices, fabric_, net_, oracle_, policy(other), loud);
     pairs_ = choices.between(1, 3);
     for (uint32_t i = 0; i < pairs_; ++i) {
       programs_[0]->make_qp();
@@ -253,8 +252,8 @@ private:
 
 } // namespace
 
-Outcome run(Choices& choices, const Extras& extras, bool loud) {
-  Schedule schedule(choices, extras, loud);
+Outcome run(Choices& choices, bool loud) {
+  Schedule schedule(choices, loud);
   return schedule.run();
 }
 

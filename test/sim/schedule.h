@@ -19,15 +19,7 @@ struct Outcome {
   size_t switches = 0;   // away from a thread that could have gone on
 };
 
-// Steps and rules that a schedule has only when asked for: they find faults that are not repaired
-// yet.
-struct Extras {
-  bool errors =
-      false; // nothing lands through what the device put in error, between two instructions either
-  bool downs = false; // queue pairs go to RESET or are destroyed with work outstanding
-};
-
 // `loud`: prints what happens.
-Outcome run(Choices& choices, const Extras& extras, bool loud);
+Outcome run(Choices& choices, bool loud);
 
 } // namespace sim
