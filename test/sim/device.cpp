@@ -455,7 +455,11 @@ struct Verbs {
       const auto landing = std::ranges::find_if(
           qp.requests, [](const Request& r) { return r.fetches() && r.stage != Stage::landed; });
       if (landing != qp.requests.end() && landing->stage == Stage::carried_out)
-        steps.emplace_back(0, [&qp, &r = *landing] { land(qp, r); });
+        steps.emplace_back(0, [&qp, &r = *landing] {
+          land(qp, r);
+          if (r.status != IBV_WC_SUCCESS)
+            fail(qp);
+        });
       if (!qp.requests.empty() && qp.requests.front().stage == Stage::landed)
         steps.emplace_back(0, [&qp] { finish_first(qp); });
       if (!qp.arrived.empty())

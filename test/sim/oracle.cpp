@@ -80,14 +80,33 @@ bool Oracle::troubled(const Queue& queue) const {
 // Behind one that must be refused, which it may not pass.
 bool Oracle::is_barred(const Known& operation) const {
   const auto& earlier = queues_.at(operation.qp).operations;
-  return std::ranges::any_of(
-      earlier, [&](const Known* one) { return one->wrong && before(*one, operation); });
+  // Where the result has no place to go that is found out when it comes.
+  const auto late = [](const Known& one) {
+    return one.wrong_here && (one.kind == Kind::read || one.kind == Kind::fetch_add);
+  };
+  return std::ranges::any_of(earlier, [&](const Known* one) {
+    return one->wrong && before(*one, operation) && (!late(*one) || operation.fenced);
+  });
 }
 
 // Posted when one end of its connection was known to be in error.
 bool Oracle::came_too_late(const Known& operation) const {
   const Queue& queue = queues_.at(operation.qp);
   return operation.at > queue.broken || operation.at > queues_.at(queue.peer).broken;
+}
+
+bool Oracle::uses_key(uint32_t there, uint32_t key) const {
+  return std::ranges::any_of(all_, [&](const auto& entry) {
+    const Known& one = entry.second;
+    return one.key == key && one.target.there == there && one.over == never &&
+           !queues_.at(one.qp).gone;
+  });
+}
+
+void Oracle::key_ends(uint32_t there, uint32_t key) {
+  for (auto& [id, one] : all_)
+    if (one.key == key && one.target.there == there && one.over == never)
+      one.doomed = queues_[one.qp].going = true;
 }
 
 void Oracle::going(uint32_t qp) {
@@ -156,9 +175,10 @@ void Oracle::completed(const Completion& c) {
     found(name(mine) + " completes with success, and was not signaled");
   const bool right =
       queue.failed ? c.status == Status::flushed
-      : mine.wrong
-          ? c.status == Status::remote_access || troubled(queues_[queue.peer])
-          : c.status == Status::success || (troubled(queue) && c.status != Status::remote_access);
+      : mine.wrong ? c.status == (mine.wrong_here ? Status::other : Status::remote_access) ||
+                         mine.doomed || troubled(queues_[queue.peer])
+                   : c.status == Status::success ||
+                         (troubled(queue) && (c.status != Status::remote_access || mine.doomed));
   const bool late = c.status == Status::success && came_too_late(mine);
   if (!right || late || (mine.wrong && c.status == Status::success))
     found(name(mine) + (mine.wrong ? ", which the peer must refuse, " : " ") + "completes with " +
@@ -276,34 +296,57 @@ bool Oracle::after(const Known& write, const Look& look) const {
   return look.read != nullptr && before(*look.read, write);
 }
 
-void Oracle::judge(const Look& look) {
+// What is wrong with the look's having found what `source` wrote; null: what was there at first.
+std::string Oracle::against(const Look& look, const Known* source) const {
   const auto who = [&] {
     return (look.read != nullptr ? name(*look.read) : "program " + std::to_string(look.program)) +
            " finds in cell " + std::to_string(look.cell) + " of program " +
            std::to_string(look.program) + " ";
   };
-  const auto& writers = writers_[{look.program, look.cell}];
-  const Known* source = nullptr;
-  for (const Known* write : writers) {
-    const auto values = values_of(*write);
-    const uint32_t at = look.cell - write->target.cell;
-    if (at < values.size() && values[at] == look.value && (look.value != 0 || write->from != never))
-      source = write;
-  }
   if (source == nullptr && look.value != 0)
-    return found(who() + "what nobody wrote there: " + std::to_string(look.value));
-  if (source != nullptr && source->wrong)
-    return found(who() + "the bytes of the refused " + name(*source));
+    return who() + "what nobody wrote there: " + std::to_string(look.value);
+  // With an element that is wrong, the packets before that go out.
+  if (source != nullptr && source->wrong && !source->wrong_here)
+    return who() + "the bytes of the refused " + name(*source);
   if (source != nullptr && source->barred)
-    return found(who() + "the bytes of " + name(*source) +
-                 ", which stands behind one that must be refused");
+    return who() + "the bytes of " + name(*source) +
+           ", which stands behind one that must be refused";
   if (source != nullptr && after(*source, look))
-    return found(who() + "the bytes of the later " + name(*source));
-  for (const Known* between : writers)
+    return who() + "the bytes of the later " + name(*source);
+  const auto writers = writers_.find({look.program, look.cell});
+  if (writers == writers_.end())
+    return {};
+  for (const Known* between : writers->second)
     if (between != source && !between->wrong && before(*between, look) &&
         (source == nullptr || before(*source, *between)))
-      return found(who() + (source == nullptr ? "nothing" : "the bytes of " + name(*source)) +
-                   ", which " + name(*between) + " has overwritten");
+      return who() + (source == nullptr ? "nothing" : "the bytes of " + name(*source)) +
+             ", which " + name(*between) + " has overwritten";
+  return {};
+}
+
+// A value tells its writer, but what a READ has brought may be written once more: then it is enough
+// that it may come from one of those.
+void Oracle::judge(const Look& look) {
+  std::vector<const Known*> sources;
+  for (const Known* write : writers_[{look.program, look.cell}]) {
+    const auto values = values_of(*write);
+    if (values.empty() && !write->wrong && !write->barred)
+      return; // it carries what a READ has brought of which nobody was told
+    const uint32_t at = look.cell - write->target.cell;
+    if (at < values.size() && values[at] == look.value && (look.value != 0 || write->from != never))
+      sources.push_back(write);
+  }
+  if (sources.empty() || look.value == 0)
+    sources.push_back(nullptr);
+  std::string against_first;
+  for (const Known* source : sources) {
+    auto what = against(look, source);
+    if (what.empty())
+      return;
+    if (against_first.empty())
+      against_first = std::move(what);
+  }
+  found(against_first);
 }
 
 // What lies in a program's memory at the end, and did not when it saw a queue pair in error, has
@@ -368,7 +411,7 @@ void Oracle::ended(const std::vector<std::vector<uint64_t>>& cells) {
     size_t unsure = 0;
     for (const Known* one : operations) {
       if (one->over == never || one->status != Status::success || one->result.empty()) {
-        unsure += one->barred || one->wrong ? 0 : 1;
+        unsure += one->barred || (one->wrong && !one->wrong_here) ? 0 : 1;
         continue;
       }
       if (!results.insert(one->result[0]).second)

@@ -43,8 +43,10 @@ struct Operation {
   Kind kind = Kind::write;
   bool signaled = true;
   bool fenced = false;
-  bool wrong = false; // a key or range that the peer must refuse
-  Target target;      // writes, reads, atomics
+  bool wrong = false;      // a key or range that the peer must refuse
+  bool wrong_here = false; // wrong: for a key of its own elements
+  uint32_t key = 0;        // of the peer's, if any
+  Target target;           // writes, reads, atomics
   // What it carries, for writes and sends. Where that is an earlier READ's result, `from`.
   std::vector<uint64_t> values;
   uint64_t from = never;
@@ -76,6 +78,10 @@ public:
   void going(uint32_t qp);
   // Nothing of this connection completes any more, and nothing lands at the owner.
   void gone(uint32_t qp, std::vector<uint64_t> cells);
+  // The owner deregisters a key of its memory with requests under it outstanding, which may fail.
+  void key_ends(uint32_t there, uint32_t key);
+  // Whether a request that is not over names it.
+  bool uses_key(uint32_t there, uint32_t key) const;
   // A number for the next connection's queue pair.
   uint32_t fresh() const { return static_cast<uint32_t>(queues_.size()); }
 
@@ -114,6 +120,7 @@ private:
     uint64_t over = never;
     Status status = Status::success;
     std::vector<uint64_t> result;
+    bool doomed = false; // its key ended before it was over
     bool barred = false; // behind one that must be refused: it must have no effect
   };
   struct Queue {
@@ -165,6 +172,7 @@ private:
   bool came_too_late(const Known& operation) const;
   void judge_barriers(const std::vector<std::vector<uint64_t>>& cells);
   void judge(const Look& look);
+  std::string against(const Look& look, const Known* source) const;
   void judge(const Arrival& arrival);
   std::vector<uint64_t> values_of(const Known& operation) const;
   std::string name(const Known& operation) const;

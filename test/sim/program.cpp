@@ -47,6 +47,7 @@ Program::Program(uint32_t number, Choices& choices, Fabric& fabric, Net& net, Or
       shared_(memory_of(number, 0, shared_cells)), own_(memory_of(number, 1, slots * slot_cells)),
       next_id_((number + 1) * 1'000'000ULL), next_value_((number + 1) * 1'000'000'000'000ULL),
       sleeps_(choices.once_in(3)), budget_(choices.between(8, 40)),
+      renewals_(choices.once_in(3) ? choices.between(1, 4) : 0), abrupt_(choices.once_in(4)),
       downs_(choices.once_in(3) ? choices.between(1, 3) : 0),
       wrong_(std::array<uint32_t, 4>{0, 200, 40, 10}[choices.below(4)]) {
   words_.loud = loud;
@@ -74,6 +75,8 @@ void Program::close() {
   for (const Completions& queue : cqs_)
     verbs_.destroy_cq(queue.cq);
   verbs_.dereg_mr(shared_mr_);
+  for (ibv_mr* mr : old_mrs_)
+    verbs_.dereg_mr(mr);
   verbs_.dereg_mr(own_mr_);
   verbs_.dealloc_pd(pd_);
   verbs_.close_device(context_);
@@ -197,7 +200,38 @@ void Program::wind_up() {
     post_receive(*queue);
 }
 
+// One more region of the same memory, which peers use from here on.
+void Program::renew_key() {
+  --renewals_;
+  ibv_mr* fresh = verbs_.reg_mr(pd_, shared_.data(), shared_.size_bytes(), shared_rights);
+  if (fresh == nullptr) {
+    trouble.emplace_back("ibv_reg_mr fails");
+    return;
+  }
+  old_mrs_.push_back(std::exchange(shared_mr_, fresh));
+}
+
+// Once no peer uses it any more; or at once, and they get the error.
+bool Program::end_old_key() {
+  if (old_mrs_.empty())
+    return false;
+  ibv_mr* old = old_mrs_.front();
+  if (oracle_.uses_key(number_, old->rkey)) {
+    if (!abrupt_ || !choices_.once_in(4))
+      return false;
+    oracle_.key_ends(number_, old->rkey);
+  }
+  old_mrs_.erase(old_mrs_.begin());
+  if (verbs_.dereg_mr(old) != 0)
+    trouble.emplace_back("ibv_dereg_mr fails");
+  return true;
+}
+
 void Program::act() {
+  if (renewals_ != 0 && choices_.once_in(12))
+    return renew_key();
+  if (!old_mrs_.empty() && choices_.once_in(3) && end_old_key())
+    return;
   Queue& queue = *queues_[choices_.below(static_cast<uint32_t>(queues_.size()))];
   if (!queue.leaving && (queue.other->leaving || (downs_ != 0 && choices_.once_in(40)))) {
     downs_ -= std::min(downs_, 1U);

@@ -143,6 +143,8 @@ private:
   void move_up(Queue& queue);
   void take_down(Queue& queue);
   void put_in_error(Queue& queue);
+  void renew_key();
+  bool end_old_key();
   void poll();
   void post(Queue& queue);
   void post_receive(Queue& queue);
@@ -176,6 +178,7 @@ private:
   ibv_context* context_ = nullptr;
   ibv_pd* pd_ = nullptr;
   ibv_mr* shared_mr_ = nullptr;
+  std::vector<ibv_mr*> old_mrs_; // of the same memory; no request is posted under their keys
   ibv_mr* own_mr_ = nullptr;
   std::vector<Completions> cqs_;
   ibv_comp_channel channel_{};
@@ -187,10 +190,12 @@ private:
   uint64_t next_id_;
   uint64_t next_value_;
   bool found_some_ = false;
-  bool sleeps_;     // on its channel, when it has found nothing
-  uint32_t budget_; // requests still to be posted
-  uint32_t downs_;  // times a queue pair may be taken down
-  uint32_t wrong_;  // one in so many requests must be refused; 0: none
+  bool sleeps_;       // on its channel, when it has found nothing
+  uint32_t budget_;   // requests still to be posted
+  uint32_t renewals_; // times the memory that peers reach may get another key
+  bool abrupt_;       // the old one ends with requests outstanding
+  uint32_t downs_;    // times a queue pair may be taken down
+  uint32_t wrong_;    // one in so many requests must be refused; 0: none
 };
 
 } // namespace sim

@@ -11,6 +11,7 @@ namespace sim {
 
 namespace {
 constexpr uint32_t cell_bytes = sizeof(uint64_t);
+constexpr uint32_t no_key = 0xDEAD;                // of no region
 constexpr uint64_t filler = 0xF111'F111'F111'F111; // of a receive's buffer
 } // namespace
 
@@ -36,9 +37,9 @@ bool Program::fill(Queue& queue, Operation& operation, ibv_send_wr& wr,
   }
   const bool outgoing = operation.kind != Kind::read && !counts;
   uint32_t slot = slots;
-  // What an earlier READ of this queue pair brings, behind a fence; not to a cell, where the values
-  // would say that they came from elsewhere.
-  if (operation.kind == Kind::send && operation.fenced && choices_.once_in(2))
+  // What an earlier READ of this queue pair brings, behind a fence.
+  if ((operation.kind == Kind::send || operation.kind == Kind::write) && operation.fenced &&
+      choices_.once_in(2))
     for (auto it = queue.order.rbegin(); it != queue.order.rend() && operation.from == never; ++it)
       if (const Operation* earlier = oracle_.operation(*it);
           earlier != nullptr && earlier->kind == Kind::read && !earlier->wrong) {
@@ -58,13 +59,16 @@ bool Program::fill(Queue& queue, Operation& operation, ibv_send_wr& wr,
       operation.values.push_back(cells[i] = ++next_value_);
   // Once in a while something that the peer must refuse.
   operation.wrong = wrong_ != 0 && operation.kind != Kind::send && choices_.once_in(wrong_);
+  operation.wrong_here = operation.wrong && choices_.once_in(4);
+  operation.key = operation.kind == Kind::send ? 0 : queue.peer->shared_mr_->rkey;
   wr.wr_id = operation.id;
   if (operation.signaled && !(queue.all_signaled && choices_.once_in(2)))
     wr.send_flags |= IBV_SEND_SIGNALED;
   if (operation.fenced)
     wr.send_flags |= IBV_SEND_FENCE;
   const uint32_t bytes = operation.target.count * cell_bytes;
-  if (outgoing && operation.from == never && bytes <= 64 && choices_.once_in(3))
+  if (outgoing && operation.from == never && !operation.wrong_here && bytes <= 64 &&
+      choices_.once_in(3))
     wr.send_flags |= IBV_SEND_INLINE;
   sges.push_back({reinterpret_cast<uintptr_t>(cells), bytes, own_mr_->lkey});
   if (bytes > cell_bytes && choices_.once_in(4)) { // in two elements
@@ -74,8 +78,10 @@ bool Program::fill(Queue& queue, Operation& operation, ibv_send_wr& wr,
   }
   const uint64_t address =
       reinterpret_cast<uintptr_t>(queue.peer->shared_.data() + operation.target.cell) +
-      (operation.wrong ? queue.peer->shared_.size_bytes() : 0);
-  const uint32_t key = queue.peer->shared_mr_->rkey;
+      (operation.wrong && !operation.wrong_here ? queue.peer->shared_.size_bytes() : 0);
+  const uint32_t key = operation.key;
+  if (operation.wrong_here)
+    sges.back().lkey = no_key;
   switch (operation.kind) {
   case Kind::write:
     wr.opcode = IBV_WR_RDMA_WRITE;
