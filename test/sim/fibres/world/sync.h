@@ -141,6 +141,9 @@ private:
   unsigned notes_ = 0;
 };
 
+using AnyConditionVariable = ConditionVariable;
+using QuickMutex = Mutex;
+
 template <typename T> class Atomic {
 public:
   constexpr Atomic() noexcept = default;
