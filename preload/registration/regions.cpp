@@ -55,6 +55,8 @@ void Regions::list(std::unique_ptr<Region> region, const Unique& held) {
   }
   region->life->region = region.get();
   virtual_keys_ += region->key != nullptr ? 1 : 0;
+  if (region->key != nullptr)
+    filter_.add(region->key->value());
   by_key_[region->mr->lkey] = region.get();
   by_mr_[region->programs()] = std::move(region);
 }
@@ -67,6 +69,8 @@ std::unique_ptr<Region> Regions::unlist(ibv_mr* mr, const Unique& held) {
   std::unique_ptr<Region> region = std::move(it->second);
   by_mr_.erase(it);
   virtual_keys_ -= region->key != nullptr ? 1 : 0;
+  if (region->key != nullptr)
+    filter_.remove(region->key->value());
   region->life->region = nullptr;
   if (const auto key = by_key_.find(region->mr->lkey);
       key != by_key_.end() && key->second == region.get())
@@ -280,6 +284,7 @@ void Regions::close() {
   by_key_.clear();
   by_mr_.clear();
   virtual_keys_ = 0;
+  filter_.clear();
   keys_.close();
 }
 

@@ -7,6 +7,7 @@
 
 #include "registration/backend.h"
 #include "registration/grants.h"
+#include "registration/key_filter.h"
 #include "registration/keys.h"
 #include "registration/windows.h"
 
@@ -69,6 +70,8 @@ public:
   bool any_remote() const;
   // A region lives under the key, and it is not the provider's.
   bool is_virtual(uint32_t key) const;
+  // False: it does not. Takes no lock, so that no post of a pinned region does.
+  bool may_be_virtual(uint32_t key) const noexcept { return filter_.may_hold(key); }
   // A key that only ever names such regions, whether one lives under it now or not.
   bool is_reserved(uint32_t key) const { return keys_.owns(key); }
   void told_real(uint32_t key) { keys_.told_real(key); }
@@ -83,8 +86,7 @@ public:
   [[nodiscard]] int localize(const ibv_pd* pd, Staging& staging, uint64_t copy_below,
                              unsigned rights, bool copy_in, bool receive, ibv_sge& sge,
                              Hold& hold) {
-    // In a program whose regions are all pinned no post takes the lock.
-    if (virtual_keys_.load(std::memory_order_relaxed) == 0)
+    if (!may_be_virtual(sge.lkey))
       return 0;
     return localize_virtual({pd, staging, copy_below, rights, copy_in, receive}, sge, hold);
   }
@@ -124,7 +126,8 @@ private:
   Windows windows_;
   Grants grants_;
   std::vector<std::unique_ptr<Backend>> backends_; // row by row those of policy::backends
-  std::deque<Life> lives_;                         // one for each region there is, and spare ones
+  KeyFilter filter_;       // the virtual ones of the listed regions; written under the lock
+  std::deque<Life> lives_; // one for each region there is, and spare ones
   std::vector<Life*> spare_lives_;
   Atomic<size_t> virtual_keys_{0}; // of the listed regions; written under the lock
   std::unordered_map<uint32_t, Region*> by_key_;
