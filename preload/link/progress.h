@@ -5,6 +5,7 @@
 #include "world/sync.h"
 
 #include <cassert>
+#include <cstdint>
 #include <mutex>
 
 namespace adverb::link {
@@ -53,6 +54,15 @@ public:
   // there.
   virtual bool progress() = 0;
 
+  // For polls of the program, which come in a loop: when some hundred have found nothing, only every
+  // eighth looks. What comes meanwhile waits for it, or for the event that announces it to the
+  // service thread, whichever is first.
+  void look() {
+    const uint32_t empty = empty_looks_.load(std::memory_order_relaxed);
+    const bool skip = empty >= looks_before_seldom && empty % look_seldom != 0;
+    empty_looks_.store(skip || !progress() ? empty + 1 : 0, std::memory_order_relaxed);
+  }
+
   // Held while handlers run. Taking it once means that nothing that ran before still does.
   ProgressLock& lock() noexcept { return lock_; }
   void barrier() {
@@ -62,6 +72,11 @@ public:
 
 protected:
   ProgressLock lock_;
+
+private:
+  static constexpr uint32_t looks_before_seldom = 256;
+  static constexpr uint32_t look_seldom = 8;
+  Atomic<uint32_t> empty_looks_{0}; // about: threads may overwrite each other's
 };
 
 } // namespace adverb::link

@@ -58,7 +58,7 @@ public:
   // Lets replies and peers' requests proceed; cheap where there is nothing.
   void progress() {
     if (link::Progress* links = links_in_use_.load(std::memory_order_acquire))
-      links->progress();
+      links->look();
   }
   // Returns when no request of a peer that was being executed when it was called still is.
   void barrier();
