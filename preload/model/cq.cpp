@@ -17,7 +17,8 @@ namespace adverb::model {
 using observe::Counter;
 
 Cq::Cq(Context& context, ibv_cq* cq, uint64_t wc_flags, int programs)
-    : context_(context), cq_(cq), wc_flags_(wc_flags), kick_(context.world()) {
+    : context_(context), cq_(cq), wc_flags_(wc_flags),
+      poll_cq_(context.world().provider.ops(cq->context).poll_cq), kick_(context.world()) {
   resized(programs);
   constexpr size_t at_first = 64;
   grow(std::min(static_cast<size_t>(cq->cqe) + 1, at_first));
@@ -35,9 +36,11 @@ void Cq::grow(size_t capacity) {
 }
 
 void Cq::append(const Completion& completion) {
-  if (ready_count_ == ready_.size())
+  const size_t count = ready_count_;
+  if (count == ready_.size())
     grow(ready_.size() * 2);
-  ready_[(ready_head_ + ready_count_++) % ready_.size()] = completion;
+  ready_[(ready_head_ + count) % ready_.size()] = completion;
+  ready_count_.store(count + 1, std::memory_order_release);
 }
 
 void Cq::push(const Completion& completion) {
@@ -65,6 +68,8 @@ void Cq::wake(bool error) {
 }
 
 bool Cq::pop(Completion& completion) {
+  if (none_ready())
+    return false;
   const std::lock_guard hold(ready_lock_);
   if (ready_count_ == 0)
     return false;
@@ -75,8 +80,11 @@ bool Cq::pop(Completion& completion) {
 }
 
 int Cq::pop(int entries, ibv_wc* wc) {
+  if (none_ready())
+    return 0;
   const std::lock_guard hold(ready_lock_);
-  const int n = static_cast<int>(std::min(ready_count_, static_cast<size_t>(std::max(entries, 0))));
+  const int n =
+      static_cast<int>(std::min(ready_count_.load(), static_cast<size_t>(std::max(entries, 0))));
   for (int i = 0; i < n; ++i) {
     wc[i] = ready_[ready_head_].wc;
     ready_head_ = (ready_head_ + 1) % ready_.size();
@@ -85,10 +93,18 @@ int Cq::pop(int entries, ibv_wc* wc) {
   return n;
 }
 
+CqUser* Cq::user_of(uint32_t qpn) noexcept {
+  if (last_user_ == nullptr || last_qpn_ != qpn) [[unlikely]] {
+    const auto it = qps_.find(qpn);
+    last_user_ = it != qps_.end() ? it->second.qp : nullptr;
+    last_qpn_ = qpn;
+  }
+  return last_user_;
+}
+
 void Cq::absorb_one(const Completion& c) {
-  const auto it = qps_.find(c.wc.qp_num);
-  if (it != qps_.end()) {
-    it->second.qp->on_completion(c, *this);
+  if (CqUser* const user = user_of(c.wc.qp_num)) {
+    user->on_completion(c, *this);
     return;
   }
   {
@@ -173,7 +189,7 @@ int Cq::absorb(int most) {
   int taken = 0;
   while (taken < most) {
     const int ask = std::min<int>(most - taken, batch.size());
-    const int got = context_.world().provider.ops(cq_->context).poll_cq(cq_, ask, batch.data());
+    const int got = poll_cq_(cq_, ask, batch.data());
     if (got < 0)
       return -1;
     for (int i = 0; i < got; ++i) {
@@ -195,34 +211,67 @@ inline void Cq::tell_errors() {
     context_.barrier();
 }
 
+// Of `count` that the provider has just put there: how many are the program's now, to the front.
+// The others were pushed, or are adverb's own.
+inline int Cq::translate(ibv_wc* wc, int count) {
+  int n = 0;
+  for (int i = 0; i < count; ++i) {
+    CqUser* const user = user_of(wc[i].qp_num);
+    if (user != nullptr && user->take(wc[i], *this)) [[likely]] {
+      if (n != i)
+        wc[n] = wc[i];
+      ++n;
+    } else if (user == nullptr) {
+      Completion c;
+      c.wc = wc[i];
+      absorb_one(c);
+    }
+  }
+  if (marker_waited_for_.load(std::memory_order_relaxed)) [[unlikely]]
+    pass_marker_on();
+  return n;
+}
+
 int Cq::poll(int entries, ibv_wc* wc) {
   context_.progress();
   const std::lock_guard hold(poll_lock_);
-  size_t have = 0;
-  bool kicked = false;
-  {
-    const std::lock_guard ready(ready_lock_);
-    have = ready_count_;
-    kicked = kick_.outstanding();
-  }
-  // Even with enough at hand one look at the provider is due while a kick is out: its completion
-  // must not pile up under a program that takes one completion per wake-up.
-  int missing = entries - static_cast<int>(std::min<size_t>(have, static_cast<size_t>(entries)));
-  if (missing == 0 && kicked)
-    missing = 1;
-  // Fewer than asked for says that the queue is empty, and some programs sleep then: what the
-  // provider gave may all have been adverb's own.
-  int n = 0;
-  for (;;) {
-    const int got = missing > 0 ? absorb(missing) : 0;
-    n += pop(entries - n, wc + n);
+  if (!none_ready()) [[unlikely]]
+    return poll_further(entries, wc, 0);
+  const int got = poll_cq_(cq_, entries, wc);
+  if (got <= 0)
+    return got;
+  const int n = translate(wc, got);
+  return n == entries || (got < entries && none_ready()) ? n : poll_further(entries, wc, n);
+}
+
+// Fewer than asked for says that the queue is empty, and some programs sleep then: what the
+// provider gave may all have been adverb's own. `n` are there.
+int Cq::poll_further(int entries, ibv_wc* wc, int n) {
+  for (bool more = true;;) {
+    const int popped = pop(entries - n, wc + n);
+    n += popped;
     tell_errors();
-    if (got < 0)
-      return n == 0 ? -1 : n;
-    if (got < missing || n >= entries)
+    if (n >= entries) {
+      // One look at the provider is due while a kick is out: its completion must not pile up under
+      // a program that takes one completion per wake-up.
+      if (popped != 0 && kicked())
+        absorb(1);
       return n;
-    missing = entries - n;
+    }
+    if (!more)
+      return n;
+    const int got = absorb(entries - n);
+    if (got < 0) {
+      n += pop(entries - n, wc + n);
+      return n == 0 ? -1 : n;
+    }
+    more = got == entries - n;
   }
+}
+
+bool Cq::kicked() {
+  const std::lock_guard ready(ready_lock_);
+  return kick_.outstanding();
 }
 
 int Cq::arm(int solicited_only) {
@@ -248,7 +297,7 @@ int Cq::start_poll(ibv_poll_cq_attr* attr) {
   if (attr->comp_mask != 0)
     return EINVAL;
   context_.progress();
-  std::unique_lock hold(poll_lock_);
+  std::unique_lock hold(reading_lock_);
   const int rc = next_poll();
   if (rc == 0)
     hold.release(); // end_poll() unlocks
@@ -257,9 +306,11 @@ int Cq::start_poll(ibv_poll_cq_attr* attr) {
 
 int Cq::next_poll() {
   constexpr int some = 16;
-  for (int got = some; !pop(current_); got = absorb(some)) {
+  for (int got = some; !pop(current_);) {
     if (got < some)
       return got < 0 ? EIO : ENOENT;
+    const std::lock_guard hold(poll_lock_);
+    got = absorb(some);
   }
   tell_errors();
   auto* ex = reinterpret_cast<ibv_cq_ex*>(cq_);
@@ -269,7 +320,7 @@ int Cq::next_poll() {
 }
 
 void Cq::end_poll() {
-  poll_lock_.unlock();
+  reading_lock_.unlock();
 }
 
 void Cq::attach(uint32_t qpn, CqUser* qp) {
@@ -282,6 +333,7 @@ void Cq::attach(uint32_t qpn, CqUser* qp) {
     hold.lock();
   }
   qps_[qpn] = {qp};
+  last_user_ = nullptr;
 }
 
 void Cq::detach(uint32_t qpn, const CqUser* qp) {
@@ -317,6 +369,7 @@ void Cq::take_the_last(uint32_t qpn, const CqUser* qp, bool gone) {
   const auto it = find();
   gone_[next_gone_++ % gone_.size()] = {qpn, it->second.qp->numbers()};
   qps_.erase(it);
+  last_user_ = nullptr;
 }
 
 bool Cq::holds(uint32_t qpn) {
@@ -351,6 +404,7 @@ bool Cq::take_marker(uint32_t qpn) {
   }
   if (std::find(marker_waiters_.begin(), marker_waiters_.end(), qpn) == marker_waiters_.end())
     marker_waiters_.push_back(qpn);
+  marker_waited_for_ = true;
   return false;
 }
 
@@ -362,7 +416,7 @@ void Cq::marker_landed() {
 
 // Who found no room for a marker has nothing under way whose completion would make it look again.
 void Cq::pass_marker_on() {
-  for (;;) {
+  while (marker_waited_for_.load(std::memory_order_relaxed)) [[unlikely]] {
     uint32_t qpn = 0;
     {
       const std::lock_guard ready(ready_lock_);
@@ -370,6 +424,7 @@ void Cq::pass_marker_on() {
         return;
       qpn = marker_waiters_.front();
       marker_waiters_.erase(marker_waiters_.begin());
+      marker_waited_for_ = !marker_waiters_.empty();
     }
     if (const auto it = qps_.find(qpn); it != qps_.end())
       it->second.qp->try_again();

@@ -2,9 +2,13 @@
 // A completion queue as the program sees it: the provider's completions, translated back to the
 // program's work requests, and those adverb makes itself, in one stream.
 //
-// Locks, outermost first: poll_lock_ (who takes completions from the provider), a queue pair's
-// lock, ready_lock_ (leaf). The provider's CQ is polled in the program's calls; the service thread
-// does it only while a request waits for an earlier completion and the program does not poll.
+// A completion that the program polls for is translated where the provider has put it. What comes
+// when it does not poll, or does not come one for one, waits in a ring, and is first.
+//
+// Locks, outermost first: reading_lock_ (between ibv_start_poll and ibv_end_poll), poll_lock_ (who
+// takes completions from the provider), a queue pair's lock, ready_lock_ (leaf). The provider's CQ
+// is polled in the program's calls; the service thread does it only while a request waits for an
+// earlier completion and the program does not poll.
 #pragma once
 
 #include "model/kick.h"
@@ -30,7 +34,11 @@ class Cq;
 // A queue pair whose completions arrive at a CQ; every call is under the CQ's poll_lock_.
 class CqUser {
 public:
+  // What the program is to get of it is pushed to `cq`.
   virtual void on_completion(const Completion& completion, Cq& cq) = 0;
+  // The same while the program polls `cq`. True: `wc` itself has become what the program is to get,
+  // and what was pushed meanwhile comes behind it.
+  virtual bool take(ibv_wc& wc, Cq& cq) = 0;
   // One of its requests waits for a completion.
   virtual bool waits_for_completion() = 0;
   virtual void try_again() = 0; // there is room for a marker
@@ -59,7 +67,7 @@ public:
   // The program's calls.
   int poll(int entries, ibv_wc* wc);
   int arm(int solicited_only);
-  int start_poll(ibv_poll_cq_attr* attr); // holds poll_lock_ until end_poll(), unless it fails
+  int start_poll(ibv_poll_cq_attr* attr); // holds reading_lock_ until end_poll(), unless it fails
   int next_poll();
   void end_poll();
   const Completion& current() const noexcept { return current_; }
@@ -79,6 +87,8 @@ public:
   void push_own(const Completion& completion);
   // One the provider has already announced.
   void push(const Completion& completion);
+  // None that was pushed waits to be polled.
+  bool none_ready() const noexcept { return ready_count_.load(std::memory_order_acquire) == 0; }
 
   // A request waits for a completion of this queue: see to it even if the program never polls.
   void request_drain();
@@ -112,7 +122,10 @@ private:
   int absorb(int most);
   int absorb_extended(int most);
   void absorb_one(const Completion& completion);
-  void pass_marker_on(); // poll_lock_ held
+  int translate(ibv_wc* wc, int count); // poll_lock_ held, as the next
+  int poll_further(int entries, ibv_wc* wc, int have);
+  CqUser* user_of(uint32_t qpn) noexcept; // poll_lock_ held; null: no queue pair that is managed
+  void pass_marker_on();                  // poll_lock_ held
   bool is_late(const ibv_wc& wc) const;
   void take_the_last(uint32_t qpn, const CqUser* qp, bool gone);
   bool holds(uint32_t qpn);
@@ -123,19 +136,22 @@ private:
   void grow(size_t capacity);
   void append(const Completion& completion);
   void wake(bool error); // ready_lock_ held
+  bool kicked();
   void service_drain();
 
   Context& context_;
   ibv_cq* cq_;
   const uint64_t wc_flags_;
+  const decltype(ibv_context_ops::poll_cq) poll_cq_; // the provider's
 
-  // Recursive, as a program may arm the queue or destroy a queue pair between ibv_start_poll and
-  // ibv_end_poll, which no provider forbids.
-  RecursiveMutex poll_lock_;
+  RecursiveMutex reading_lock_;
+  QuickMutex poll_lock_;
   struct Attached {
     CqUser* qp;
   };
   std::unordered_map<uint32_t, Attached> qps_; // poll_lock_
+  uint32_t last_qpn_ = 0;                      // poll_lock_: the last that user_of() found
+  CqUser* last_user_ = nullptr;
   // The last that were detached. No completion of theirs is the program's, and none that another
   // queue pair has under their number is taken for one.
   struct Gone {
@@ -144,19 +160,20 @@ private:
   };
   std::array<Gone, 16> gone_; // poll_lock_
   size_t next_gone_ = 0;
-  Completion current_;
+  Completion current_; // reading_lock_
 
-  Mutex ready_lock_;
+  QuickMutex ready_lock_;
   std::vector<Completion> ready_; // ring
   size_t ready_head_ = 0;
-  size_t ready_count_ = 0;
-  bool armed_ = false;           // for any completion
-  bool armed_solicited_ = false; // for solicited ones and errors
+  Atomic<size_t> ready_count_{0}; // written under ready_lock_
+  bool armed_ = false;            // for any completion
+  bool armed_solicited_ = false;  // for solicited ones and errors
   Kick kick_;
   std::optional<ibv_ah_attr> kick_path_; // once it was made
   int marker_room_ = 1;
   int markers_out_ = 0;
-  std::vector<uint32_t> marker_waiters_; // queue pair numbers, in the order they came
+  std::vector<uint32_t> marker_waiters_;  // queue pair numbers, in the order they came
+  Atomic<bool> marker_waited_for_{false}; // somebody is among them; written under ready_lock_
 
   bool closed_ = false; // poll_lock_
   Atomic<bool> awaits_peers_{false};

@@ -40,7 +40,7 @@ constexpr unsigned numbers_shift = 40;
 constexpr uint64_t numbers_mask = (uint64_t{1} << 20) - 1;
 
 uint64_t first_number(Context& context) {
-  return (context.next_queue() & numbers_mask) << numbers_shift;
+  return number_bit | (context.next_queue() & numbers_mask) << numbers_shift;
 }
 
 steering::Order order(World& world, std::string_view device, ibv_qp_type type) {
@@ -59,7 +59,9 @@ Qp::Qp(Parts parts, ibv_qp* qp, ibv_qp_type type, const ibv_qp_cap& cap, bool al
     : context_(std::move(parts.context)), pd_(std::move(parts.pd)),
       send_cq_(std::move(parts.send_cq)), recv_cq_(std::move(parts.recv_cq)),
       srq_(std::move(parts.srq)), qp_(qp), type_(type), qpn_(qp->qp_num), extra_send_(extra_send),
-      first_number_(first_number(*context_)), ring_(cap, all_signaled, first_number_, connected()),
+      first_number_(first_number(*context_)),
+      post_send_(world().provider.ops(qp->context).post_send),
+      ring_(cap, all_signaled, first_number_, connected()),
       elements_(world(), context_->regions(), pd_->staging, pd_->verbs, context_->copy_below(),
                 ring_),
       device_(*this, ring_), messages_(world(), ring_, type == IBV_QPT_UC),
@@ -309,6 +311,16 @@ steering::Facts Qp::facts(const steering::Request& r) {
       facts.key = messages_.verdict(steering::remote_key(r.wr));
   }
   return facts;
+}
+
+// A key that was told to be real stays so while the peer's process lives, whatever becomes of the
+// link; and a stock peer's all are.
+bool Qp::is_real(uint32_t remote_key, steering::RealKey& real) {
+  static constinit const Atomic<uint32_t> never{0};
+  const Peer peer = peer_;
+  if (peer == Peer::stock)
+    real = {remote_key, 0, &never};
+  return peer == Peer::stock || (peer == Peer::linked && messages_.is_real(remote_key, real));
 }
 
 uint32_t Qp::epoch(const steering::Request& r) const noexcept {

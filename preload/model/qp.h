@@ -87,6 +87,7 @@ public:
 
   // CqUser
   void on_completion(const Completion& completion, Cq& cq) override;
+  bool take(ibv_wc& wc, Cq& cq) override;
   bool waits_for_completion() override;
   void try_again() override;
   Numbers numbers() override;
@@ -107,6 +108,7 @@ public:
 
   // QueueHost and QpLane::Device: for the send queue, under lock_.
   steering::Facts facts(const steering::Request& r) override;
+  bool is_real(uint32_t remote_key, steering::RealKey& real) override;
   uint32_t epoch(const steering::Request& r) const noexcept override;
   void ask_peer() override;
   void ask_key(const steering::Request& r) override;
@@ -126,7 +128,7 @@ public:
 
 private:
   bool connected() const noexcept { return type_ == IBV_QPT_RC || type_ == IBV_QPT_UC; }
-  int issue_from(uint64_t from, uint64_t& refused, bool whole = false);
+  Queue::Refused issue(uint64_t from, bool whole = false);
   int post_bind(const ibv_send_wr& wr);
   int post_with_binds(ibv_send_wr* list, ibv_send_wr** bad);
   int to_error(ibv_qp_attr* attr, int mask);
@@ -136,6 +138,7 @@ private:
   bool broken(ibv_qp_state now);
   void fell(ibv_qp_state now);
   void receive_failed(bool here);
+  void on_bare_completion(const Completion& completion, Cq& cq);
   void learn_length_max();
   ibv_qp_state device_state() const; // IBV_QPS_UNKNOWN if it does not say
   void incarnate();
@@ -157,8 +160,10 @@ private:
   const uint32_t extra_send_;
   const uint64_t first_number_; // of its requests
 
-  Mutex lock_;
-  ConditionVariable unloaded_;
+  const decltype(ibv_context_ops::post_send) post_send_; // the provider's
+
+  QuickMutex lock_;
+  AnyConditionVariable unloaded_;
   steering::Ring ring_;
   steering::Elements elements_;
   QpLane device_;

@@ -9,12 +9,49 @@ namespace adverb::model {
 
 using observe::Counter;
 
+bool Qp::take(ibv_wc& wc, Cq& cq) {
+  if (wc.status == IBV_WC_SUCCESS && (wc.wr_id & (receive_bit | marker_bit)) == 0) [[likely]] {
+    const std::lock_guard hold(lock_);
+    // What this queue pair has pushed before is first.
+    if (cq.none_ready()) [[likely]] {
+      if (is_bare(wc.wr_id)) {
+        wc.qp_num = qpn_;
+        send_.bare_landed();
+        return true;
+      }
+      if (send_.complete_direct(wc.wr_id, wc.wr_id)) {
+        wc.qp_num = qpn_;
+        return true;
+      }
+    }
+  }
+  Completion completion;
+  completion.wc = wc;
+  on_completion(completion, cq);
+  return false;
+}
+
+// Of what the device did with the program's own list: the program's as it is, and before whatever
+// it lets go on.
+void Qp::on_bare_completion(const Completion& completion, Cq& cq) {
+  Completion c = completion;
+  c.wc.qp_num = qpn_;
+  cq.push(c);
+  if (c.wc.status == IBV_WC_SUCCESS)
+    send_.bare_landed();
+  else
+    send_.bare_failed();
+}
+
 void Qp::on_completion(const Completion& completion, Cq& cq) {
   if ((completion.wc.wr_id & receive_bit) == 0) {
     const std::lock_guard hold(lock_);
     if (completion.wc.status != IBV_WC_SUCCESS)
       broken(type_ == IBV_QPT_RC ? IBV_QPS_ERR : IBV_QPS_SQE);
-    send_.on_completion(completion);
+    if (is_bare(completion.wc.wr_id))
+      on_bare_completion(completion, cq);
+    else
+      send_.on_completion(completion);
     return;
   }
   Completion c = completion;

@@ -20,29 +20,42 @@ QpLane::QpLane(Device& device, steering::Ring& ring)
   room_ = elements_of(0);
 }
 
-void QpLane::post(Request& r, const ibv_send_wr& wr, uint32_t elements,
-                  steering::LaneOwner& owner) {
+// One more at the end of the batch.
+[[gnu::always_inline]] inline void QpLane::add(uint64_t seq, const ibv_send_wr& wr) {
   if (used_ == 0)
     last_before_batch_ = last_;
   ibv_send_wr& mine = chain_[used_];
   mine = wr;
-  mine.wr_id = r.seq;
+  mine.wr_id = seq;
   mine.next = nullptr;
-  mine.sg_list = room_.data();
-  mine.num_sge = static_cast<int>(elements);
   if (used_ != 0)
     chain_[used_ - 1].next = &mine;
   ++used_;
-  r.become(Event::posted);
-  r.owner = &owner;
-  took(r.wr.opcode);
-  last_ = {r.seq, ring_.all_signaled() || (wr.send_flags & IBV_SEND_SIGNALED) != 0};
+  took(wr.opcode);
   if (steering::consumes_receive(wr.opcode))
     ++receives_;
+}
+
+void QpLane::post(Request& r, const ibv_send_wr& wr, uint32_t elements,
+                  steering::LaneOwner& owner) {
+  add(r.seq, wr);
+  ibv_send_wr& mine = chain_[used_ - 1];
+  mine.sg_list = room_.data();
+  mine.num_sge = static_cast<int>(elements);
+  r.become(Event::posted);
+  r.owner = &owner;
+  last_ = {r.seq, ring_.all_signaled() || (wr.send_flags & IBV_SEND_SIGNALED) != 0};
   if (used_ == chain_.size())
     post_batch();
   else
     room_ = elements_of(used_);
+}
+
+void QpLane::post_direct(const Request& r, const ibv_send_wr& wr) {
+  add(r.seq, wr);
+  last_ = {r.seq, r.signaled};
+  if (used_ == chain_.size())
+    post_batch();
 }
 
 void QpLane::post_batch() {
@@ -90,7 +103,8 @@ void QpLane::give_back(size_t first, size_t count) {
       unreport();
     if (steering::consumes_receive(chain_[i].opcode))
       --receives_;
-    r.owner->returned(r);
+    if (!r.direct)
+      r.owner->returned(r);
   }
 }
 
@@ -113,10 +127,14 @@ void QpLane::want_drained(const Request& next) {
     return;
   }
   marker_ = Marker::out;
+  marker_behind_bare_ = true;
 }
 
 QpLane::InFlight QpLane::in_flight() {
   InFlight is;
+  is.reads = bare_.reads;
+  is.writes = bare_.writes;
+  is.heard = bare_.reports != 0; // each is followed by another look
   for (uint64_t s = ring_.head(); s < ring_.tail(); ++s) {
     const Request& r = ring_.at(s);
     if (r.stage != Stage::posted)
@@ -171,8 +189,26 @@ inline void QpLane::land_up_to(uint64_t seq) {
       continue;
     r.become(Event::landed);
     gave(r.wr.opcode);
-    r.owner->landed(r);
+    if (!r.direct)
+      r.owner->landed(r);
   }
+}
+
+bool QpLane::land_direct(uint64_t seq) {
+  while (ring_.head() < seq) {
+    const Request& r = ring_.at(ring_.head());
+    if (r.stage != Stage::posted || !r.direct || r.signaled)
+      return false;
+    gave(r.wr.opcode);
+    ring_.pop();
+  }
+  const Request& r = ring_.at(seq);
+  if (r.stage != Stage::posted || !r.direct || !r.signaled)
+    return false;
+  no_bare_left();
+  gave(r.wr.opcode);
+  ring_.pop();
+  return true;
 }
 
 QpLane::News QpLane::on_completion(const steering::Completion& completion) {
@@ -181,6 +217,8 @@ QpLane::News QpLane::on_completion(const steering::Completion& completion) {
   if ((wc.wr_id & marker_bit) != 0) {
     marker_ = Marker::none;
     device_.marker_landed();
+    if (marker_behind_bare_)
+      no_bare_left();
     // Those before it that had failed would have said so before it did.
     land_up_to(seq);
     if (wc.status == IBV_WC_SUCCESS)
@@ -195,6 +233,7 @@ QpLane::News QpLane::on_completion(const steering::Completion& completion) {
   r.result = completion;
   if (wc.status == IBV_WC_SUCCESS)
     r.result.wc.opcode = steering::completion_opcode(r.wr.opcode);
+  no_bare_left(); // none was posted behind it while it was in the ring
   land_up_to(seq);
   return News::landed;
 }
@@ -209,6 +248,7 @@ void QpLane::reset() {
   last_ = {};
   refusal_.reset();
   receives_ = 0;
+  forget_bare();
 }
 
 } // namespace adverb::model

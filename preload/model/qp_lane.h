@@ -23,11 +23,16 @@
 
 namespace adverb::model {
 
-// Queue pairs post under wr_ids of adverb's: the request's sequence number, with marker_bit the
-// last one that a marker stands behind; receives carry receive_bit. (The opcode of a failed
-// completion is undefined, so it cannot tell.)
+// Queue pairs post under wr_ids of adverb's: the request's sequence number, which has number_bit,
+// with marker_bit the last one that a marker stands behind; receives carry receive_bit. What has
+// none of them is the program's own, of a bare request. (The opcode of a failed completion is
+// undefined, so it cannot tell.)
+inline constexpr uint64_t number_bit = uint64_t{1} << 61;
 inline constexpr uint64_t marker_bit = uint64_t{1} << 62;
 inline constexpr uint64_t receive_bit = uint64_t{1} << 63;
+constexpr bool is_bare(uint64_t wr_id) noexcept {
+  return (wr_id & (number_bit | marker_bit | receive_bit)) == 0;
+}
 
 class QpLane final : public steering::DeviceLane {
 public:
@@ -50,6 +55,9 @@ public:
 
   void post(steering::Request& r, const ibv_send_wr& wr, uint32_t elements,
             steering::LaneOwner& owner) override;
+  // The same for one that begins here and goes as the program has it: commit() before that may
+  // change its list.
+  void post_direct(const steering::Request& r, const ibv_send_wr& wr);
   void commit() override {
     if (used_ != 0)
       post_batch();
@@ -84,6 +92,49 @@ public:
   // A completion of the provider's. For `landed` its request's result is the completion's.
   News on_completion(const steering::Completion& completion);
 
+  // Bare requests go to the device in the program's own list and under its own numbers, while the
+  // ring is empty. While one may be with the device they are one unit in flight: until as many have
+  // reported as were asked to and the last one was, or something behind them has.
+  struct Bare {
+    uint32_t posted = 0;
+    uint32_t reports = 0;  // of them, signaled
+    uint32_t receives = 0; // of them, take a receive at the peer
+    bool last_reports = false;
+    bool reads = false; // there are READs
+    bool atomics = false;
+    bool writes = false;
+    bool brings() const noexcept { return reads || atomics; }
+  };
+  // As ibv_post_send; took_bare() follows, with those that were taken.
+  int post_bare(ibv_send_wr* list, ibv_send_wr** bad) {
+    *bad = list; // should the provider not say
+    return device_.post_send_to_provider(list, bad);
+  }
+  void took_bare(const Bare& bare) noexcept {
+    if (bare_.posted == 0 || (bare.brings() && !bare_.brings()))
+      take_bare_unit(bare.brings());
+    bare_.posted = 1;
+    bare_.reports += bare.reports;
+    bare_.last_reports = last_.signaled = bare.last_reports;
+    bare_.reads |= bare.reads;
+    bare_.atomics |= bare.atomics;
+    bare_.writes |= bare.writes;
+    receives_ += bare.receives;
+    marker_behind_bare_ = false;
+  }
+  // One has succeeded.
+  void bare_landed() noexcept {
+    if (bare_.reports != 0 && --bare_.reports == 0 && bare_.last_reports && !bare_uncounted_)
+      no_bare_left();
+  }
+  // One has failed: from here on others report, too.
+  void bare_failed() noexcept { bare_uncounted_ = true; }
+
+  // The same where nothing but its slot is to be seen to: request `seq` has succeeded, and with all
+  // before it leaves the ring, the last that does and the only one that reports. False: it is for
+  // on_completion().
+  bool land_direct(uint64_t seq);
+
   // A request waits for completions since forget_wish().
   bool wished() const noexcept { return wished_; }
   void wish() override {
@@ -96,11 +147,30 @@ public:
   void reset();
 
 private:
+  // Of the class that must not be passed.
+  ibv_wr_opcode bare_unit() const noexcept {
+    return bare_.brings() ? IBV_WR_RDMA_READ : IBV_WR_SEND;
+  }
+  void take_bare_unit(bool brings) noexcept {
+    if (bare_.posted != 0)
+      gave(bare_unit());
+    took(brings ? IBV_WR_RDMA_READ : IBV_WR_SEND);
+  }
+  void no_bare_left() noexcept {
+    if (bare_.posted != 0)
+      gave(bare_unit());
+    forget_bare();
+  }
+  void forget_bare() noexcept {
+    bare_ = {};
+    bare_uncounted_ = false;
+  }
   struct Last { // posted
     uint64_t seq = 0;
     bool signaled = false;
   };
   void post_batch();
+  void add(uint64_t seq, const ibv_send_wr& wr);
   void refuse_batch(size_t count, const ibv_send_wr* bad, int why);
   void give_back(size_t first, size_t count);
   void land_up_to(uint64_t seq);
@@ -131,6 +201,9 @@ private:
   bool wished_ = false;
   std::optional<Refusal> refusal_;
   uint64_t receives_ = 0;
+  Bare bare_; // that may be with the device, of one class; `reports`: to come; `posted`: 1 if any
+  bool bare_uncounted_ = false; // reports do not say how many are done
+  bool marker_behind_bare_ = false;
 };
 
 } // namespace adverb::model

@@ -15,34 +15,44 @@ namespace adverb::model {
 using observe::Counter;
 
 // Issues what was appended from `from` on; posts of one call share a doorbell where they go one
-// way. errno value, with `refused` the first request that was not taken.
-inline int Qp::issue_from(uint64_t from, uint64_t& refused, bool whole) {
-  const auto answer = send_.turn(from, whole);
-  refused = answer.seq;
-  if (answer.why == 0 && !send_.all_issued())
+// way.
+Queue::Refused Qp::issue(uint64_t from, bool whole) {
+  const auto refused = send_.turn(from, whole);
+  if (refused.why == 0 && !send_.all_issued())
     world().counters.count(Counter::posts_queued, std::min(send_.unissued(), ring_.tail() - from));
-  return answer.why;
+  return refused;
 }
 
 int Qp::post_send(ibv_send_wr* list, ibv_send_wr** bad) {
   const std::lock_guard hold(lock_);
-  const uint64_t from = ring_.tail();
-  int rc = 0;
-  ibv_send_wr* wr = list;
-  for (; wr != nullptr; wr = wr->next) {
-    rc = state_ < IBV_QPS_RTS ? EINVAL : ring_.append(*wr);
-    if (rc != 0)
-      break;
+  if (state_.load(std::memory_order_relaxed) < IBV_QPS_RTS) {
+    *bad = list;
+    return EINVAL;
   }
-  uint64_t refused = 0;
-  if (const int why = ring_.tail() != from ? issue_from(from, refused) : 0; why != 0) {
-    rc = why;
-    wr = list;
-    for (uint64_t seq = from; seq < refused; ++seq)
-      wr = wr->next;
+  int rc = 0;
+  if (send_.post_bare(list, bad, rc)) [[likely]]
+    return rc;
+  uint64_t from = ring_.tail();
+  ibv_send_wr* rest = list;
+  auto refused = send_.post_direct(rest);
+  rc = refused.why;
+  if (rest != nullptr && rc == 0) [[unlikely]] {
+    list = rest;
+    from = ring_.tail();
+    for (; rest != nullptr; rest = rest->next)
+      if (rc = ring_.append(*rest); rc != 0)
+        break;
+    if (ring_.tail() != from)
+      refused = issue(from);
+  }
+  if (refused.why != 0) {
+    rc = refused.why;
+    rest = list;
+    for (uint64_t seq = from; seq < refused.seq; ++seq)
+      rest = rest->next;
   }
   if (rc != 0)
-    *bad = wr;
+    *bad = rest;
   return rc;
 }
 
@@ -64,8 +74,7 @@ int Qp::bind_mw(ibv_mw* mw, ibv_mw_bind* bind) {
   if (const int rc = ring_.append(wr); rc != 0)
     return rc;
   mw->rkey = wr.bind_mw.rkey;
-  uint64_t refused = 0;
-  const int why = issue_from(from, refused);
+  const int why = issue(from).why;
   if (why != 0)
     mw->rkey = before;
   return why;
@@ -137,7 +146,6 @@ int Qp::commit() {
   std::unique_lock hold(lock_);
   const uint64_t from = ring_.tail();
   int rc = build_error_;
-  uint64_t refused = 0;
   if (rc == 0) {
     for (Built& b : std::span(build_list_).first(built_)) {
       ibv_sge whole{reinterpret_cast<uintptr_t>(b.inlined.data()),
@@ -152,7 +160,7 @@ int Qp::commit() {
   if (rc != 0)
     ring_.truncate(from);
   else if (built_ != 0)
-    rc = issue_from(from, refused, true);
+    rc = issue(from, true).why;
   built_ = 0;
   hold.unlock();
   building_.unlock();
@@ -168,7 +176,7 @@ int Qp::post_send_to_provider(ibv_send_wr* list, ibv_send_wr** bad) {
   const provider::Inside inside;
   if (binds_) [[unlikely]]
     return post_with_binds(list, bad);
-  return world().provider.ops(qp_->context).post_send(qp_, list, bad);
+  return post_send_(qp_, list, bad);
 }
 
 } // namespace adverb::model

@@ -208,9 +208,13 @@ void Queue::retire(uint64_t announced) {
     ring_.pop();
   } while (oldest_is_done());
   if (ring_.empty())
-    for (const auto& way : ways_)
-      if (way)
-        way->idle();
+    tell_idle();
+}
+
+void Queue::tell_idle() {
+  for (const auto& way : ways_)
+    if (way)
+      way->idle();
 }
 
 void Queue::pause(bool on) noexcept {
@@ -219,6 +223,7 @@ void Queue::pause(bool on) noexcept {
 }
 
 void Queue::stop() noexcept {
+  real_ = {};
   if (gate_ != Gate::stopped)
     gate_before_stop_ = std::exchange(gate_, Gate::stopped);
 }

@@ -31,6 +31,9 @@ namespace adverb::model {
 class QueueHost {
 public:
   virtual steering::Facts facts(const steering::Request& r) = 0;
+  // Whether the remote key is known to be one that the peer's device judges; `real` then says so
+  // until the queue is stopped, cleared, or told that the link is gone.
+  virtual bool is_real(uint32_t remote_key, steering::RealKey& real) = 0;
   // Of what is known of the request's remote key; changes with it.
   virtual uint32_t epoch(const steering::Request& r) const noexcept = 0;
   virtual void ask_peer() = 0;
@@ -72,6 +75,25 @@ public:
     int why = 0; // errno; 0: nothing was refused
   };
   Refused turn(uint64_t sync = UINT64_MAX, bool whole = false);
+
+  // The short ways, which most posts take (queue_direct.cpp).
+  //
+  // True: the program's list has gone to the provider as it is; `rc` and `bad` are what that said.
+  bool post_bare(ibv_send_wr* list, ibv_send_wr** bad, int& rc);
+  // The completion of one of its requests.
+  void bare_landed() {
+    device_.bare_landed();
+    if (!all_issued()) [[unlikely]]
+      turn();
+  }
+  void bare_failed();
+
+  // Posts what stands at the front of `list` and goes to the device as it stands, and moves `list`
+  // behind that.
+  Refused post_direct(ibv_send_wr*& list);
+  // And back: request `seq` has succeeded. True when it has thereby left, with the program's wr_id;
+  // false: on_completion() is to be called.
+  bool complete_direct(uint64_t seq, uint64_t& wr_id);
 
   void on_completion(const steering::Completion& completion);
   // What was known of these remote keys holds no more.
@@ -139,6 +161,9 @@ private:
     return ring_.head() < next_ && ring_.at(ring_.head()).stage == steering::Stage::done;
   }
   void retire(uint64_t announced = UINT64_MAX);
+  void tell_idle();
+  bool stands(const ibv_send_wr& wr);
+  bool goes_bare(const ibv_send_wr& wr, QpLane::Bare& bare);
 
   World& world_;
   QueueHost& host_;
@@ -149,6 +174,7 @@ private:
   const steering::WayTable table_;
   const steering::Order order_;
   steering::Seat seat_;
+  steering::RealKey real_;                           // the last that is_real() was asked for
   std::vector<std::unique_ptr<steering::Way>> ways_; // by their place in the table
 
   uint64_t next_;           // to issue

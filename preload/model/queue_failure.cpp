@@ -189,6 +189,7 @@ void Queue::on_keys_ended(std::span<const uint32_t> keys) {
 }
 
 void Queue::on_gone() {
+  real_ = {};
   for (const auto& way : ways_)
     if (way)
       way->gone();
@@ -209,6 +210,7 @@ void Queue::fail() {
 }
 
 void Queue::clear() {
+  real_ = {};
   for (uint64_t s = ring_.head(); s < ring_.tail(); ++s)
     if (Request& r = ring_.at(s); r.holding)
       elements_.release(r);

@@ -2,6 +2,8 @@
 // What is known of a key of a peer's, as its owner has told it.
 #pragma once
 
+#include "world/sync.h"
+
 #include <cstdint>
 
 namespace adverb::steering {
@@ -20,6 +22,19 @@ struct KeyVerdict {
   Kind kind = Kind::unknown;
 
   bool known() const noexcept { return kind != Kind::unknown; }
+};
+
+// A key that was found to be the device's own, and until when that holds: while `changes` says what
+// it said then. Null: none was.
+struct RealKey {
+  uint32_t key = 0;
+  uint32_t at = 0;
+  const Atomic<uint32_t>* changes = nullptr;
+
+  bool is(uint32_t remote_key) const noexcept {
+    return changes != nullptr && key == remote_key &&
+           changes->load(std::memory_order_acquire) == at;
+  }
 };
 
 } // namespace adverb::steering

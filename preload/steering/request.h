@@ -38,16 +38,20 @@ void watch_event(Stage stage, Hand hand, Event event) noexcept;
 #endif
 
 struct Request {
-  uint64_t seq = 0;     // its place in the queue pair's posts
+  uint64_t seq = 0; // its place in the queue pair's posts
+  Stage stage = Stage::queued;
+  Hand hand = Hand::none;
+  Fault fault = Fault::peer; // Hand::replay
+  bool signaled = false;
+  bool holding = false; // some element stands in staging or a window
+  // The device has it as the program posted it. Nobody owns it, and of `wr` only what its
+  // completion needs is here: wr_id and opcode.
+  bool direct = false;
+  uint32_t run = 0;     // of the lane that carries it: that answers must name; 0: they do not count
   ibv_send_wr wr{};     // the program's; sg_list points into the ring
   uint64_t length = 0;  // bytes of all elements
   uint32_t inlined = 0; // bytes of it that the ring keeps
-  bool signaled = false;
-  Stage stage = Stage::queued;
-  Hand hand = Hand::none;
-  Fault fault = Fault::peer;   // Hand::replay
-  bool holding = false;        // some element stands in staging or a window
-  bool in_place = false;       // none is to be copied: the device reads or writes it itself
+  bool in_place = false;       // no element is to be copied: the device reads or writes it itself
   uint32_t epoch = 0;          // of what was known when the way was chosen
   const WayRow* row = nullptr; // Hand::way
   Way* way = nullptr;
@@ -58,7 +62,6 @@ struct Request {
   // Of the lane that carries it:
   uint32_t parts = 0; // unanswered
   bool asked = false; // something beside its data is, and unanswered
-  uint32_t run = 0;   // that answers must name; 0: they no longer count
   // Stage::done. What a way or a failure fills in goes into an empty one; of a request that the
   // device has not reported by itself only the status is good.
   Completion result;
@@ -70,12 +73,26 @@ struct Request {
     wr.next = nullptr;
     length = sent = 0;
     inlined = epoch = parts = run = 0;
-    signaled = holding = in_place = flawed = asked = false;
+    signaled = holding = direct = in_place = flawed = asked = false;
     stage = Stage::queued;
     hand = Hand::none;
     row = nullptr;
     way = nullptr;
     owner = nullptr;
+    result.wc.status = IBV_WC_SUCCESS;
+  }
+
+  // One that goes to the device as it stands begins there.
+  void start_direct(uint64_t at, const ibv_send_wr& posted, bool reports) noexcept {
+    seq = at;
+    stage = Stage::posted;
+    hand = Hand::way;
+    signaled = reports;
+    holding = false;
+    direct = true;
+    run = 0;
+    wr.wr_id = posted.wr_id;
+    wr.opcode = posted.opcode;
     result.wc.status = IBV_WC_SUCCESS;
   }
 
@@ -100,6 +117,9 @@ public:
   // A copy of `wr` behind all others, which may move them. errno value: ENOMEM full, EINVAL
   // malformed.
   int append(const ibv_send_wr& wr);
+  // The place of one more, whatever it is; the caller starts it. Null where append() may have to do
+  // more than that.
+  Request* push() noexcept { return tail_ - head_ != room_ ? &requests_[slot(tail_++)] : nullptr; }
   // Takes back those from `seq` on.
   void truncate(uint64_t seq) noexcept { tail_ = seq; }
   void pop() noexcept { ++head_; }

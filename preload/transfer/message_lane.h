@@ -38,6 +38,16 @@ public:
   steering::KeyVerdict verdict(uint32_t rkey) const noexcept {
     return target_gone_ ? device_judges : initiator_->key(rkey);
   }
+  // Whether it is one that the peer's device judges; then `real` says so, as long as the lane is
+  // joined.
+  bool is_real(uint32_t rkey, steering::RealKey& real) const noexcept {
+    const auto& changes = initiator_->key_changes();
+    const uint32_t at = changes.load(std::memory_order_acquire); // before the verdict
+    if (verdict(rkey).kind != steering::KeyVerdict::Kind::real)
+      return false;
+    real = {rkey, at, &changes};
+    return true;
+  }
   void learn(uint32_t rkey, steering::KeyVerdict::Kind kind) noexcept {
     initiator_->learn(rkey, kind);
   }

@@ -27,6 +27,7 @@ void Verdicts::write(Slot& slot, uint32_t key, const KeyVerdict& verdict) noexce
   for (size_t i = 0; i < words.all.size(); ++i)
     slot.words[i].store(words.all[i], std::memory_order_release);
   slot.version.store(version + 2, std::memory_order_release);
+  changes_.store(changes_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
 }
 
 Verdicts::Slot* Verdicts::of(uint32_t key) const noexcept {

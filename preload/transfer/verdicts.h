@@ -29,6 +29,9 @@ public:
 
   steering::KeyVerdict find(uint32_t key) const noexcept;
 
+  // Grows whenever a verdict may have changed: one found since it was read last is still good.
+  const Atomic<uint32_t>& changes() const noexcept { return changes_; }
+
   // Thread-safe, leaf lock. learn() gives the key's verdict a new epoch unless it is the one known.
   void learn(uint32_t key, Kind kind) noexcept;
   void forget(uint32_t key) noexcept;
@@ -55,11 +58,12 @@ private:
     return (key * 0x9E3779B1U >> (32 - bits)) * bucket_slots;
   }
   static steering::KeyVerdict read(const Slot& slot, uint32_t key) noexcept;
-  static void write(Slot& slot, uint32_t key, const steering::KeyVerdict& verdict) noexcept;
-  Slot* of(uint32_t key) const noexcept; // lock held
+  void write(Slot& slot, uint32_t key, const steering::KeyVerdict& verdict) noexcept; // lock held
+  Slot* of(uint32_t key) const noexcept;                                              // lock held
 
   std::unique_ptr<Slot[], Free> slots_;
   Mutex lock_; // writers
+  Atomic<uint32_t> changes_{0};
   uint32_t epoch_ = 0;
   size_t victim_ = 0;
 };

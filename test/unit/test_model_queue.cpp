@@ -200,6 +200,7 @@ struct Bench final : model::QueueHost {
     f.length = r.length;
     return f;
   }
+  bool is_real(uint32_t, steering::RealKey&) override { return known.key.kind == KeyVerdict::Kind::real; }
   uint32_t epoch(const Request&) const noexcept override { return known.key.epoch; }
   void ask_peer() override { ++asked_peer; }
   void ask_key(const Request&) override { ++asked_key; }
