@@ -396,6 +396,11 @@ void Cq::resized(int programs) {
   marker_room_ = std::clamp(cq_->cqe - programs - Kick::entries_max, 1, markers_max);
 }
 
+bool Cq::holds_more_than(size_t count) {
+  settle();
+  return ready_count_ > count;
+}
+
 bool Cq::take_marker(uint32_t qpn) {
   const std::lock_guard ready(ready_lock_);
   if (markers_out_ < marker_room_) {

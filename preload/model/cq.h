@@ -111,6 +111,8 @@ public:
 
   // The device has given it another size, of which `programs` entries are the program's.
   void resized(int programs);
+  // Completions that the program has not polled; takes what the provider has.
+  bool holds_more_than(size_t count);
 
   // False: there is no room for a marker more, and `qpn` is next in line for it.
   bool take_marker(uint32_t qpn);

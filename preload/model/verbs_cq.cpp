@@ -75,6 +75,9 @@ int Verbs::resize_cq(ibv_cq* cq, int cqe) {
   const provider::Inside inside;
   if (mine == nullptr)
     return real.ibv_resize_cq(cq, cqe);
+  // What is in it must have room in what the program asks for, not in what adverb adds to that.
+  if (cqe >= 0 && mine->holds_more_than(static_cast<size_t>(cqe)))
+    return EINVAL;
   int rc = 0;
   make_with_room([&](int own) { return (rc = real.ibv_resize_cq(cq, cqe + own)) == 0; });
   if (rc == 0)
