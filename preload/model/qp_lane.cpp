@@ -127,7 +127,6 @@ void QpLane::want_drained(const Request& next) {
     return;
   }
   marker_ = Marker::out;
-  marker_behind_bare_ = true;
 }
 
 QpLane::InFlight QpLane::in_flight() {
@@ -217,8 +216,7 @@ QpLane::News QpLane::on_completion(const steering::Completion& completion) {
   if ((wc.wr_id & marker_bit) != 0) {
     marker_ = Marker::none;
     device_.marker_landed();
-    if (marker_behind_bare_)
-      no_bare_left();
+    no_bare_left(); // none went behind it, for what waits for it is in the ring
     // Those before it that had failed would have said so before it did.
     land_up_to(seq);
     if (wc.status == IBV_WC_SUCCESS)

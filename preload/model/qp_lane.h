@@ -120,7 +120,6 @@ public:
     bare_.atomics |= bare.atomics;
     bare_.writes |= bare.writes;
     receives_ += bare.receives;
-    marker_behind_bare_ = false;
   }
   // One has succeeded.
   void bare_landed() noexcept {
@@ -203,7 +202,6 @@ private:
   uint64_t receives_ = 0;
   Bare bare_; // that may be with the device, of one class; `reports`: to come; `posted`: 1 if any
   bool bare_uncounted_ = false; // reports do not say how many are done
-  bool marker_behind_bare_ = false;
 };
 
 } // namespace adverb::model

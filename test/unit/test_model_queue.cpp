@@ -1,25 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-// The send queue by itself: a provider, a software lane and two ways of the test's own. Every row
-// of its table is walked, and the table is the one that model/README.md shows.
-#include "catch.h"
-#include "model/queue.h"
-#include "provider/real.h"
-#include "steering/opcode.h"
-#include "test_world.h"
-#include "transfer/message_lane.h"
+// The send queue by itself. Every row of its table is walked, and the table is the one that
+// model/README.md shows.
+#include "queue_bench.h"
 
-#include <cerrno>
 #include <cstdlib>
-#include <deque>
 #include <fstream>
 #include <map>
 #include <sstream>
 #include <string>
 
 using namespace adverb;
-using namespace adverb::steering;
-using model::QpLane;
-using model::Queue;
+using namespace adverb::test;
 
 namespace {
 
@@ -27,26 +18,6 @@ bool walked[stages][hands][events];
 
 bool& walked_at(Stage stage, Hand hand, Event event) {
   return walked[static_cast<size_t>(stage)][static_cast<size_t>(hand)][static_cast<size_t>(event)];
-}
-
-// Registers staging, and nothing else is asked of it.
-const provider::Real& real() {
-  static const provider::Real table = [] {
-    provider::Real r;
-    r.ibv_reg_mr = [](ibv_pd*, void* start, size_t length, int) {
-      auto* mr = new ibv_mr{};
-      mr->addr = start;
-      mr->length = length;
-      mr->lkey = 7;
-      return mr;
-    };
-    r.ibv_dereg_mr = [](ibv_mr* mr) {
-      delete mr;
-      return 0;
-    };
-    return r;
-  }();
-  return table;
 }
 
 // Allocations of this thread, counted by the operators below.
@@ -72,210 +43,6 @@ void watch_event(Stage stage, Hand hand, Event event) noexcept {
 } // namespace adverb::steering
 
 namespace {
-
-// Takes what is posted, but for the request `refuse` and what follows it in its list.
-struct Device final : QpLane::Device {
-  int post_send_to_provider(ibv_send_wr* list, ibv_send_wr** bad) override {
-    ++calls;
-    for (; list != nullptr; list = list->next) {
-      if (refuse && (list->wr_id & model::marker_bit) == 0 && list->wr_id == *refuse) {
-        *bad = list;
-        return ENOMEM;
-      }
-      if (keep)
-        posted.push_back(*list);
-    }
-    return 0;
-  }
-  bool take_marker() override { return true; }
-  void marker_landed() override {}
-  void request_drain() override {}
-
-  std::deque<ibv_send_wr> posted;
-  std::optional<uint64_t> refuse;
-  int calls = 0;
-  bool keep = true;
-};
-
-// The lane of the test's software way: one unit for each request.
-struct SoftLane final : Lane {
-  explicit SoftLane(Ring& r) : ring(r) {}
-  bool can_be_cut() const noexcept override { return true; }
-  void cut(uint64_t from) override {
-    for (uint64_t s = std::max(from, ring.head()); s < ring.tail(); ++s)
-      if (Request& r = ring.at(s); r.parts != 0) {
-        gave(r.wr.opcode, r.parts);
-        r.parts = 0;
-      }
-  }
-  void put(Request& r) {
-    r.become(Event::sent);
-    ++r.parts;
-    took(r.wr.opcode);
-  }
-  void take(Request& r) {
-    --r.parts;
-    gave(r.wr.opcode);
-  }
-  Ring& ring;
-};
-
-// What the two ways of the test share with it.
-struct Stand {
-  Seat* seat = nullptr;
-  SoftLane* lane = nullptr;
-  int pieces = 1; // a request goes out in so many turns
-  bool short_of_memory = false;
-  int returned = 0;
-  std::vector<uint64_t> landed;
-};
-Stand* stand = nullptr;
-
-// Carries WRITE and READ by the software lane, a WRITE_WITH_IMM by half.
-struct Soft final : Way {
-  Lane& lane(const Request& r) override {
-    return r.stage == Stage::half ? static_cast<Lane&>(stand->seat->device) : *stand->lane;
-  }
-  Step issue(Request& r, int&) override {
-    if (r.stage == Stage::half) {
-      stand->seat->device.post(r, r.wr, 0, *this);
-      return Step::issued;
-    }
-    if (stand->short_of_memory)
-      throw std::bad_alloc();
-    const auto pieces = static_cast<uint64_t>(stand->pieces);
-    if (r.sent < pieces) {
-      stand->lane->put(r);
-      ++r.sent;
-    }
-    const bool all = r.sent == pieces;
-    return all && r.wr.opcode != IBV_WR_RDMA_WRITE_WITH_IMM ? Step::issued : Step::wait;
-  }
-  void landed(Request& r) override { stand->landed.push_back(r.seq); }
-  void returned(Request&) override { ++stand->returned; }
-};
-
-struct Hard final : Way {
-  Lane& lane(const Request&) override { return stand->seat->device; }
-  Step issue(Request& r, int&) override {
-    stand->seat->device.post(r, r.wr, 0, *this);
-    return Step::issued;
-  }
-  void landed(Request& r) override { stand->landed.push_back(r.seq); }
-  void returned(Request&) override { ++stand->returned; }
-};
-
-const WayFunctions soft_functions{
-    [](const Facts& f) noexcept { return is_one_sided(f.opcode) ? by_virtual_key(f) : Fit::no; },
-    [](Seat& s) -> std::unique_ptr<Way> {
-      stand->seat = &s;
-      return std::make_unique<Soft>();
-    }};
-const WayFunctions hard_functions{[](const Facts&) noexcept { return Fit::yes; },
-                                  [](Seat& s) -> std::unique_ptr<Way> {
-                                    stand->seat = &s;
-                                    return std::make_unique<Hard>();
-                                  }};
-constexpr WayRow soft_row{"soft", "requests of a test", observe::Counter::posts_queued,
-                          soft_functions};
-constexpr WayRow hard_row{"hard", "requests of a test", observe::Counter::posts_queued,
-                          hard_functions};
-constexpr const WayRow* rows[] = {&soft_row, &hard_row};
-
-// A queue pair that knows nothing but its queue.
-struct Bench final : model::QueueHost {
-  explicit Bench(Order order = Order::strict)
-      : stand_(),
-        queue({world.world, *this, ring, elements, lane, {&soft}, messages, rows, order}) {
-    ::stand = &stand_;
-    stand_.lane = &soft;
-    known.connected = true;
-    known.peer = Peer::linked;
-    known.key = {1, KeyVerdict::Kind::real};
-  }
-
-  Facts facts(const Request& r) override {
-    Facts f = known;
-    f.opcode = r.wr.opcode;
-    f.length = r.length;
-    return f;
-  }
-  bool is_real(uint32_t, steering::RealKey&) override { return known.key.kind == KeyVerdict::Kind::real; }
-  uint32_t epoch(const Request&) const noexcept override { return known.key.epoch; }
-  void ask_peer() override { ++asked_peer; }
-  void ask_key(const Request&) override { ++asked_key; }
-  bool may_replay() const noexcept override { return replays; }
-  void complete(const Completion& c, bool) override { completions.push_back(c.wc); }
-  void enter_error() override { in_error = true; }
-  void later(std::chrono::nanoseconds, Way&) override {}
-
-  Queue::Refused post(ibv_wr_opcode opcode, bool signaled = true) {
-    return post_list({opcode}, signaled);
-  }
-  Queue::Refused post_list(std::initializer_list<ibv_wr_opcode> opcodes, bool signaled = true) {
-    const uint64_t from = ring.tail();
-    for (const auto opcode : opcodes) {
-      ibv_send_wr wr{};
-      wr.wr_id = 1000 + ring.tail();
-      wr.opcode = opcode;
-      wr.send_flags = signaled ? unsigned{IBV_SEND_SIGNALED} : 0U;
-      REQUIRE(ring.append(wr) == 0);
-    }
-    return queue.turn(from);
-  }
-  void land(uint64_t wr_id, ibv_wc_status status = IBV_WC_SUCCESS) {
-    Completion c;
-    c.wc.wr_id = wr_id;
-    c.wc.status = status;
-    queue.on_completion(c);
-  }
-  // The software lane has an answer for `seq`.
-  void answer(uint64_t seq) {
-    Request& r = ring.at(seq);
-    soft.take(r);
-    if (r.wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM)
-      queue.next(r);
-    else
-      queue.done(r);
-    queue.turn();
-  }
-  void become_virtual() { known.key = {known.key.epoch + 1, KeyVerdict::Kind::virtual_key}; }
-  void become_real() { known.key = {known.key.epoch + 1, KeyVerdict::Kind::real}; }
-  std::vector<ibv_wc_status> statuses() const {
-    std::vector<ibv_wc_status> all;
-    for (const auto& wc : completions)
-      all.push_back(wc.status);
-    return all;
-  }
-
-  world_test::Bench world{&real()};
-  Stand stand_;
-  Facts known;
-  int asked_peer = 0;
-  int asked_key = 0;
-  bool replays = true;
-  bool in_error = false;
-  std::vector<ibv_wc> completions;
-  Device device;
-  ibv_qp_cap cap{.max_send_wr = 64,
-                 .max_recv_wr = 0,
-                 .max_send_sge = 2,
-                 .max_recv_sge = 0,
-                 .max_inline_data = 0};
-  Ring ring{cap, false};
-  ibv_pd pd{};
-  registration::Regions regions{world.world, nullptr};
-  registration::Staging staging{world.world, &pd};
-  Elements elements{world.world, regions, staging, &pd, 0, ring};
-  QpLane lane{device, ring};
-  SoftLane soft{ring};
-  transfer::MessageLane messages{world.world, ring};
-  Queue queue;
-};
-
-constexpr auto success = IBV_WC_SUCCESS;
-constexpr auto flushed = IBV_WC_WR_FLUSH_ERR;
-using Statuses = std::vector<ibv_wc_status>;
 
 // Every (stage, hand, event) that model/README.md has a row for, and what it makes of it.
 std::map<std::string, std::string> rows_of_readme() {
