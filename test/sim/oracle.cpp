@@ -359,7 +359,11 @@ void Oracle::judge_barriers(const std::vector<std::vector<uint64_t>>& cells) {
     for (const Known* write : queues_.at(queue.peer).operations)
       for (uint32_t i = 0; i < write->values.size() && write->kind != Kind::send; ++i) {
         const uint32_t cell = write->target.cell + i;
-        if (now[cell] == write->values[i] && queue.broken_memory[cell] != write->values[i])
+        // A WRITE of what a READ has brought may have put it there once more.
+        const bool again = std::ranges::any_of(writers_[{queue.owner, cell}],
+                                               [](const Known* one) { return one->from != never; });
+        if (!again && now[cell] == write->values[i] &&
+            queue.broken_memory[cell] != write->values[i])
           return found(name(*write) + " has landed in cell " + std::to_string(cell) +
                        " of program " + std::to_string(queue.owner) + " through queue pair " +
                        std::to_string(number) + ", known to be in error");
