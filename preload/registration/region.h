@@ -71,6 +71,7 @@ struct Region {
   unsigned access = 0;      // IBV_ACCESS_*
   std::shared_ptr<Key> key; // a virtual one; null where the program has the provider's
   Life* life = nullptr;
+  Atomic<uint64_t> overlaps{0}; // overlaps.h
   // ibv_rereg_mr gave the memory to another backend, and this is the region it was before: the MR
   // that the program holds is still that one's.
   std::unique_ptr<Region> former;

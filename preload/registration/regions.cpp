@@ -57,6 +57,7 @@ void Regions::list(std::unique_ptr<Region> region, const Unique& held) {
   virtual_keys_ += region->key != nullptr ? 1 : 0;
   if (region->key != nullptr)
     filter_.add(region->key->value());
+  overlaps_.add(Overlaps::of(*region));
   by_key_[region->mr->lkey] = region.get();
   by_mr_[region->programs()] = std::move(region);
 }
@@ -71,6 +72,7 @@ std::unique_ptr<Region> Regions::unlist(ibv_mr* mr, const Unique& held) {
   virtual_keys_ -= region->key != nullptr ? 1 : 0;
   if (region->key != nullptr)
     filter_.remove(region->key->value());
+  overlaps_.remove(Overlaps::of(*region));
   region->life->region = nullptr;
   if (const auto key = by_key_.find(region->mr->lkey);
       key != by_key_.end() && key->second == region.get())
@@ -134,10 +136,14 @@ int Regions::change(Region& region, const Change& what, const Choose& choose) {
       return move(region, wanted, *backend);
   }
   const uint32_t before = region.mr->lkey;
+  const auto reached = Overlaps::of(region);
   Unique held(lock_, std::defer_lock);
   if (const int rc = backend->change(region, what, held); rc != 0)
     return rc;
   assert(held.owns_lock());
+  overlaps_.remove(reached);
+  overlaps_.add(Overlaps::of(region));
+  region.overlaps = 0;
   if (region.mr->lkey != before) {
     if (const auto old = by_key_.find(before); old != by_key_.end() && old->second == &region)
       by_key_.erase(old);
@@ -235,6 +241,11 @@ int Regions::localize_virtual(const Use& use, ibv_sge& sge, Hold& hold) {
   Region* region = find_virtual(sge.lkey, held);
   if (region == nullptr)
     return 0; // nothing to translate: the device judges the key as it stands
+  if (!use.copy_in && overlaps_.any() &&
+      check(*region, use.pd, sge.addr, sge.length, use.rights) == 0 &&
+      overlaps_.meet(*region, sge.addr, sge.length)) [[unlikely]]
+    return region->backend->localize(
+        *region, {use.pd, use.staging, 0, use.rights, false, use.receive}, sge, hold);
   return region->backend->localize(*region, use, sge, hold);
 }
 

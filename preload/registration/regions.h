@@ -9,6 +9,7 @@
 #include "registration/grants.h"
 #include "registration/key_filter.h"
 #include "registration/keys.h"
+#include "registration/overlaps.h"
 #include "registration/windows.h"
 
 #include <cstdint>
@@ -130,6 +131,7 @@ private:
   std::deque<Life> lives_; // one for each region there is, and spare ones
   std::vector<Life*> spare_lives_;
   Atomic<size_t> virtual_keys_{0}; // of the listed regions; written under the lock
+  Overlaps overlaps_;
   std::unordered_map<uint32_t, Region*> by_key_;
   std::unordered_map<const ibv_mr*, std::unique_ptr<Region>> by_mr_;
 };

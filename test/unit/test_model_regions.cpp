@@ -4,6 +4,8 @@
 
 #include <sys/mman.h>
 
+#include <utility>
+
 using namespace adverb;
 using namespace adverb::test;
 
@@ -211,4 +213,45 @@ TEST_CASE("a queue that is not managed never meets a virtual key", "[regions]") 
   REQUIRE(a.mr != nullptr);
   CHECK(two.fabric.reaches(a.mr->lkey, a.memory.data()));
   CHECK(a.verbs.destroy_qp(qp) == 0);
+}
+
+// What is staged comes to its place at the poll, and the device knows nothing of that.
+TEST_CASE("a message into memory that peers reach by the device does not land after what they do",
+          "[overlap]") {
+  Two two({}, "default");
+  Program& a = two.a;
+  Program& b = two.b;
+  fill(a, 1);
+  ibv_mr* const pinned = b.mr;
+  const uint32_t rkey = pinned->rkey;
+  REQUIRE(two.fabric.reaches(rkey, b.memory.data()));
+  b.mr = b.verbs.reg_mr(b.pd, b.memory.data(), b.memory.size(), local);
+  REQUIRE_FALSE(two.fabric.reaches(b.mr->lkey, b.memory.data()));
+  bool overlaps = true;
+  SECTION("as it was registered") {}
+  SECTION("as it is registered now") {
+    REQUIRE(b.verbs.rereg_mr(pinned, other_memory, nullptr, b.memory.data() + 4096, 4096, 0) == 0);
+    REQUIRE(b.receive(20, 0, 64) == 0); // known not to be reached
+    REQUIRE(b.verbs.rereg_mr(pinned, other_memory, nullptr, b.memory.data() + 512, 4096, 0) == 0);
+    REQUIRE(a.post(IBV_WR_SEND, 9, 0, 64, b, 0, 0) == 0);
+    REQUIRE(b.poll().size() == 1);
+    a.poll();
+  }
+  SECTION("but for those bytes") {
+    REQUIRE(b.verbs.rereg_mr(pinned, other_memory, nullptr, b.memory.data() + 1064, 64, 0) == 0);
+    overlaps = false;
+  }
+  const uint64_t staged = b.count(observe::Counter::staging_copies);
+  REQUIRE(b.receive(21, 1000, 64) == 0);
+  CHECK(b.count(observe::Counter::staging_copies) == staged + (overlaps ? 0 : 1));
+  REQUIRE(a.post(IBV_WR_SEND, 1, 100, 64, b, 0, 0) == 0);
+  if (overlaps)
+    REQUIRE(a.post(IBV_WR_RDMA_WRITE, 2, 300, 64, b, 1000, pinned->rkey) == 0);
+  two.settle();
+  CHECK(a.poll().back().status == IBV_WC_SUCCESS);
+  const auto done = b.poll();
+  REQUIRE(done.size() == 1);
+  CHECK(done[0].wr_id == 21);
+  CHECK(memcmp(b.memory.data() + 1000, a.memory.data() + (overlaps ? 300 : 100), 64) == 0);
+  b.verbs.dereg_mr(std::exchange(b.mr, pinned));
 }

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// Which memory peers reach through the device itself. What arrives through an unpinned region for
+// such bytes is not staged: it would come to its place only when the program polls, after whatever
+// the device does there later.
+//
+// The lock of Regions guards it.
+#pragma once
+
+#include "registration/region.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <set>
+#include <utility>
+
+namespace adverb::registration {
+
+class Overlaps {
+public:
+  // What of a region counts, as it was when it was added.
+  struct Reached {
+    uintptr_t start;
+    uint64_t length; // 0: it is not reached so
+  };
+  static Reached of(const Region& r) noexcept {
+    constexpr unsigned remote =
+        IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+    return {r.start, r.key == nullptr && (r.access & remote) != 0 ? r.length : 0};
+  }
+
+  // Held for writing.
+  void add(const Reached& r) {
+    if (r.length == 0)
+      return;
+    reached_.emplace(r.start, r.length);
+    longest_ = std::max(longest_, r.length);
+    ++layout_;
+  }
+  void remove(const Reached& r) {
+    if (const auto it = reached_.find({r.start, r.length}); it != reached_.end()) {
+      reached_.erase(it);
+      ++layout_;
+    }
+  }
+
+  bool any() const noexcept { return !reached_.empty(); }
+  // Held for reading; any number of threads. Whether bytes [address, +length) of `region`, as work
+  // requests name them, are such memory. What is known of the whole region is kept with it.
+  bool meet(Region& region, uint64_t address, uint64_t length) const {
+    const uint64_t known = region.overlaps.load(std::memory_order_relaxed);
+    bool some = (known & 1) != 0;
+    if (known >> 1 != layout_) {
+      some = meets(region.start, region.length);
+      region.overlaps.store(layout_ << 1 | (some ? 1U : 0U), std::memory_order_relaxed);
+    }
+    return some && meets(reinterpret_cast<uintptr_t>(region.at(address)), length);
+  }
+
+private:
+  bool meets(uintptr_t start, uint64_t length) const {
+    const auto end = reached_.lower_bound({start + length, 0});
+    for (auto it = reached_.lower_bound({start - std::min<uint64_t>(start, longest_), 0});
+         it != end; ++it)
+      if (it->first + it->second > start)
+        return true;
+    return false;
+  }
+
+  std::multiset<std::pair<uintptr_t, uint64_t>> reached_; // start, length
+  uint64_t longest_ = 0;                                  // there has been
+  uint64_t layout_ = 1;                                   // another one with every change
+};
+
+} // namespace adverb::registration
