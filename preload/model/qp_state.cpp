@@ -201,6 +201,8 @@ int Qp::modify(ibv_qp_attr* attr, int mask) {
     return to_reset(attr, mask);
   if (moves && to == IBV_QPS_SQD && state_ == IBV_QPS_RTS)
     wait_until_unloaded();
+  if (moves && to == IBV_QPS_RTR)
+    receipts_.start();
   int rc = 0;
   {
     const provider::Inside inside;

@@ -40,15 +40,17 @@ public:
     waiting_.push_back(receipt);
   }
 
-  // One more message has arrived, with success. What a handler said counts for an immediate only:
-  // a message that came through the receive is where the device put it, whatever was foretold. (On
-  // UC a message may be lost, and the count be wrong.)
+  // One more message has arrived, with success. One of before start() bears its own length. What a
+  // handler said counts for an immediate only: a message that came through the receive is where the
+  // device put it, whatever was foretold. (On UC a message may be lost, and the count be wrong.)
   Receipt consume(const ibv_wc& wc) {
     const bool through_receive = wc.opcode == IBV_WC_RECV;
     const Receipt plain{.bytes = wc.byte_len,
                         .source =
                             through_receive ? Receipt::Source::staged : Receipt::Source::in_place};
     const std::lock_guard hold(lock_);
+    if (ended_)
+      return plain;
     ++received_;
     if (!waiting_.empty() && (waiting_.front().number & transfer::by_immediate) != 0)
       return through_receive ? plain : consume_by(wc.imm_data, plain);
@@ -61,11 +63,18 @@ public:
     return receipt;
   }
 
-  // The connection has ended, and with it the count.
+  // The connection has ended, and with it the count: a shared receive queue may hear of its last
+  // messages later still.
   void clear() {
     const std::lock_guard hold(lock_);
     waiting_.clear();
     received_ = 0;
+    ended_ = true;
+  }
+  // Another begins: before its first message can arrive.
+  void start() {
+    const std::lock_guard hold(lock_);
+    ended_ = false;
   }
 
 private:
@@ -85,6 +94,7 @@ private:
   Mutex lock_;
   std::deque<Receipt> waiting_;
   uint64_t received_ = 0;
+  bool ended_ = false;
 };
 
 } // namespace adverb::model

@@ -194,6 +194,56 @@ TEST_CASE("a shared receive that a dropped completion took is free again", "[qp]
   make(b);
 }
 
+TEST_CASE("what a shared receive queue hears late of a connection is not counted to the next",
+          "[qp]") {
+  Two two;
+  Program& a = two.a;
+  Program& b = two.b;
+  const auto connect = [&] {
+    reset(a);
+    a.connect(b);
+    b.connect(a);
+    two.settle();
+  };
+  ibv_srq_init_attr init{};
+  init.attr = {8, 1, 0};
+  ibv_srq* srq = b.verbs.create_srq(b.pd, &init);
+  destroy(b);
+  make(b, srq);
+  connect();
+  const auto receive = [&](uint64_t id, size_t at) {
+    ibv_sge sge{b.address(at), 64, b.mr->lkey};
+    ibv_recv_wr wr{id, nullptr, &sge, 1};
+    ibv_recv_wr* bad = nullptr;
+    REQUIRE(model::post_srq_recv(*b.verbs.managed(srq), &wr, &bad) == 0);
+  };
+  receive(61, 0);
+  receive(62, 64);
+  ibv_wc late{}; // of a message that has taken the second
+
+  late.wr_id = two.fabric.last_shared_receive;
+  late.opcode = IBV_WC_RECV;
+  late.byte_len = 24;
+  late.qp_num = b.qp->qp_num;
+  reset(b);
+  CHECK(b.poll().empty());
+  FakeFabric::complete(b.cq, late);
+  const auto old = b.poll();
+  REQUIRE(numbers(old) == Numbers{62});
+  CHECK(old[0].byte_len == 24);
+
+  connect();
+  REQUIRE(a.post(IBV_WR_RDMA_WRITE_WITH_IMM, 2, 0, 48, b, 300, b.mr->rkey) == 0);
+  two.settle();
+  const auto done = b.poll();
+  REQUIRE(numbers(done) == Numbers{61});
+  CHECK(done[0].opcode == IBV_WC_RECV_RDMA_WITH_IMM);
+  CHECK(done[0].byte_len == 48);
+  destroy(b);
+  REQUIRE(b.verbs.destroy_srq(srq) == 0);
+  make(b);
+}
+
 TEST_CASE("a queue pair that cannot be managed is not left behind", "[qp]") {
   const policy::Loaded loaded = policy::load_profile("unpinned");
   FakeFabric fabric;
