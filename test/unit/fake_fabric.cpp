@@ -25,7 +25,10 @@ struct FakeFabric::Mr {
 };
 
 struct FakeFabric::Cq {
-  ibv_cq cq{};
+  union {
+    ibv_cq_ex extended{};
+    ibv_cq cq; // as the library's own cast has it
+  };
   std::deque<ibv_wc> completions;
   enum class Armed : uint8_t { no, solicited, any } armed = Armed::no;
   uint64_t events = 0;
@@ -296,9 +299,11 @@ struct Verbs {
     return 0;
   }
   static int post_srq_recv(ibv_srq* base, ibv_recv_wr* wr, ibv_recv_wr**) {
-    for (; wr != nullptr; wr = wr->next)
+    for (; wr != nullptr; wr = wr->next) {
       reinterpret_cast<FakeFabric::Srq*>(base)->receives.push_back(
           {wr->wr_id, {wr->sg_list, wr->sg_list + wr->num_sge}});
+      fabric().last_shared_receive = wr->wr_id;
+    }
     return 0;
   }
   static int poll_cq(ibv_cq* base, int most, ibv_wc* wc) {

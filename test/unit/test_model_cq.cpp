@@ -2,6 +2,10 @@
 // What a program's calls see of its completion queue, with adverb's own completions between.
 #include "two_programs.h"
 
+#include "model/cq.h"
+
+#include <future>
+
 using namespace adverb;
 using namespace adverb::test;
 
@@ -176,4 +180,39 @@ TEST_CASE("an arm for solicited completions is fired by an error of adverb's own
   CHECK(done.back().wr_id == 2);
   CHECK(done.back().status == IBV_WC_LOC_PROT_ERR);
   CHECK(done.back().opcode == IBV_WC_RDMA_READ);
+}
+
+TEST_CASE("a peer's WRITE does not wait for the end of an extended poll", "[cq]") {
+  Two two;
+  Program& a = two.a;
+  Program& b = two.b;
+  REQUIRE(b.receive(21, 0, 64) == 0);
+  REQUIRE(b.receive(22, 64, 64) == 0); // both staged, and to be in place before the WRITE
+  REQUIRE(a.post(IBV_WR_SEND, 1, 0, 64, b, 0, 0) == 0);
+  model::Cq& cq = *b.verbs.managed(b.cq);
+  std::promise<void> written;
+  std::promise<int> started;
+  // In a thread of its own, so that a lock is waited for and not found held by the same thread.
+  auto polls = std::async(std::launch::async, [&] {
+    ibv_poll_cq_attr attr{};
+    const int rc = cq.start_poll(&attr);
+    started.set_value(rc);
+    written.get_future().wait();
+    const uint64_t read = cq.current().wc.wr_id;
+    if (rc == 0)
+      cq.end_poll();
+    return read;
+  });
+  CHECK(started.get_future().get() == 0);
+  REQUIRE(a.post(IBV_WR_SEND, 2, 64, 64, b, 0, 0) == 0);
+  REQUIRE(a.post(IBV_WR_RDMA_WRITE, 3, 0, 64, b, 300, b.mr->rkey) == 0);
+  two.settle();
+  a.poll(2);
+  two.settle();
+  CHECK(a.poll().size() == 1);
+  written.set_value();
+  CHECK(polls.get() == 21);
+  const auto rest = b.poll();
+  REQUIRE(rest.size() == 1);
+  CHECK(rest[0].wr_id == 22);
 }
