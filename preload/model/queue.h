@@ -130,10 +130,15 @@ public:
   void next(steering::Request& r) override;
   void again(steering::Request& r) override;
   void replay(steering::Request& r, steering::Fault fault) override;
+  void undelivered(steering::Request&) override { undelivered_ = true; }
   void later(std::chrono::nanoseconds delay, steering::Way& way) override;
 
   // steering::LaneOwner, of replays and flushes
-  void landed(steering::Request& r) override { elements_.release(r); }
+  void landed(steering::Request& r) override {
+    elements_.release(r);
+    if (r.result.wc.status == IBV_WC_SUCCESS) // UC hears of no refusal
+      r.result.wc.byte_len = static_cast<uint32_t>(r.length);
+  }
   void returned(steering::Request& r) override { elements_.release(r); }
 
 private:
@@ -177,9 +182,10 @@ private:
   steering::RealKey real_;                           // the last that is_real() was asked for
   std::vector<std::unique_ptr<steering::Way>> ways_; // by their place in the table
 
-  uint64_t next_;           // to issue
-  uint64_t done_below_ = 0; // no way has completed one from here on
-  bool error_left_ = false; // a completion in error has
+  uint64_t next_;            // to issue
+  uint64_t done_below_ = 0;  // no way has completed one from here on
+  bool error_left_ = false;  // a completion in error has
+  bool undelivered_ = false; // of the completion that is being looked at
   // Of the device's error, where its own completion was a marker's; the first that is flushed has
   // it.
   ibv_wc_status cause_ = IBV_WC_SUCCESS;

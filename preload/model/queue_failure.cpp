@@ -170,6 +170,12 @@ void Queue::on_completion(const steering::Completion& completion) {
   } else if (news == QpLane::News::none) {
     return;
   }
+  if (std::exchange(undelivered_, false) && mode_ != Mode::failed) [[unlikely]] {
+    // A device would have found out when the data came, and gone no further.
+    host_.enter_error();
+    mode_ = Mode::failed;
+    rewind(seq + 1);
+  }
   if (oldest_is_done())
     retire(announced);
   turn();

@@ -30,9 +30,10 @@ Fit by_virtual_key(const Facts& facts) noexcept {
 Step post_with_elements(Seat& seat, Request& r, const ibv_send_wr& wr, LaneOwner& owner, int& why) {
   uint32_t used = 0;
   // What a fenced message behind it waits for, nothing might tell that it is here (qp_lane.h).
-  r.in_place |= is_atomic(r.wr.opcode) && !r.signaled;
+  // And of a result's element only the first 8 bytes are written.
+  r.in_place |= is_atomic(r.wr.opcode) && (!r.signaled || r.length != 8);
   why = seat.elements.lend_to_device(r, seat.device.room(), used);
-  if (why == ENOMEM && r.in_place && is_atomic(r.wr.opcode)) [[unlikely]] {
+  if (why == ENOMEM && is_atomic(r.wr.opcode) && r.length == 8) [[unlikely]] {
     r.in_place = false;
     why = seat.elements.lend_to_device(r, seat.device.room(), used);
   }
@@ -50,6 +51,7 @@ void end_of_device_part(Seat& seat, Request& r) {
     if (!r.signaled)
       r.result = {}; // the device has not reported this one
     r.result.wc.status = IBV_WC_LOC_PROT_ERR;
+    seat.carrier.undelivered(r);
   }
   seat.elements.release(r);
 }

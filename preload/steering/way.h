@@ -37,6 +37,9 @@ public:
   // The device itself shall refuse `r`, so that program and peer see what stock would show them.
   // All behind it start anew.
   virtual void replay(Request& r, Fault fault) = 0;
+  // The device is through with `r` and says nothing of it, but what it brought cannot go where it
+  // is to: r.result says so, and the queue pair is in error.
+  virtual void undelivered(Request& r) = 0;
   // Way::due() is called after `delay`, unless the connection has ended.
   virtual void later(std::chrono::nanoseconds delay, Way& way) = 0;
 

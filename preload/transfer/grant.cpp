@@ -174,9 +174,10 @@ void Grant::gone() {
   windows_.clear();
 }
 
-// What the device rejects at post it shall reject at post: a misaligned or short operand.
+// What the device rejects at post it shall reject at post: a misaligned or short operand. Longer
+// elements are its to judge: many write the first 8 bytes.
 Fit fits(const Facts& facts) noexcept {
-  if (!is_atomic(facts.opcode) || facts.length != 8 || (facts.remote_address & 7) != 0)
+  if (!is_atomic(facts.opcode) || facts.length < 8 || (facts.remote_address & 7) != 0)
     return Fit::no;
   return by_virtual_key(facts);
 }

@@ -16,8 +16,9 @@ Program::Wanted allowing(unsigned access) {
   return wanted;
 }
 
-int add_one(Program& a, uint64_t id, size_t at, Program& b, size_t there, unsigned flags) {
-  ibv_sge sge{a.address(at), 8, a.mr->lkey};
+int add_one(Program& a, uint64_t id, size_t at, Program& b, size_t there, unsigned flags,
+            uint32_t bytes = 8) {
+  ibv_sge sge{a.address(at), bytes, a.mr->lkey};
   ibv_send_wr wr{};
   wr.wr_id = id;
   wr.sg_list = &sge;
@@ -121,4 +122,21 @@ TEST_CASE("a fenced message behind what reads needs no other right", "[marker]")
   REQUIRE(received.size() == 1);
   CHECK(received[0].status == IBV_WC_SUCCESS);
   CHECK(word(b, 2000) == expected);
+}
+
+TEST_CASE("an atomic's element may be longer than what it brings", "[atomic]") {
+  const char* const profile = GENERATE("default", "unpinned");
+  Two two(allowing(IBV_ACCESS_REMOTE_ATOMIC), profile);
+  Program& a = two.a;
+  Program& b = two.b;
+  const Local local(a);
+  fill(a, 5);
+  const uint64_t behind = word(a, 8);
+  REQUIRE(add_one(a, 1, 0, b, 800, IBV_SEND_SIGNALED, 16) == 0);
+  const auto done = drain(two, a);
+  REQUIRE(done.size() == 1);
+  CHECK(done[0].status == IBV_WC_SUCCESS);
+  CHECK(word(a, 0) == 0);
+  CHECK(word(a, 8) == behind);
+  CHECK(word(b, 800) == 1);
 }

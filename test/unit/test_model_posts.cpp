@@ -159,3 +159,18 @@ TEST_CASE("between wr_start and wr_complete nobody else waits for the queue pair
   CHECK(went_on);
   CHECK(other.get());
 }
+
+TEST_CASE("UC hears of no refusal, and is told the length it asked for", "[posts]") {
+  Program::Wanted wanted;
+  wanted.type = IBV_QPT_UC;
+  Two two(wanted);
+  Program& a = two.a;
+  Program& b = two.b;
+  // Beyond the end of the region.
+  REQUIRE(a.post(IBV_WR_RDMA_WRITE, 1, 0, 64, b, b.memory.size() - 32, b.mr->rkey) == 0);
+  two.settle();
+  const auto done = a.poll();
+  REQUIRE(done.size() == 1);
+  CHECK(done[0].status == IBV_WC_SUCCESS);
+  CHECK(done[0].byte_len == 64);
+}

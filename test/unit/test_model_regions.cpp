@@ -68,6 +68,11 @@ TEST_CASE("bytes that arrive after their region has changed land only where they
     REQUIRE(done.size() == 1);
     CHECK(done[0].wr_id == 2);
     CHECK(done[0].status == IBV_WC_LOC_PROT_ERR);
+    CHECK(b.qp->state == IBV_QPS_ERR);
+    REQUIRE(b.post(IBV_WR_SEND, 3, 0, 64, a, 0, 0) == 0);
+    const auto flushed = b.poll();
+    REQUIRE(flushed.size() == 1);
+    CHECK(flushed[0].status == IBV_WC_WR_FLUSH_ERR);
     FakeFabric::real().ibv_dereg_mr(pinned);
   }
   SECTION("of a message too large for staging") {
