@@ -142,7 +142,7 @@ QpLane::InFlight QpLane::in_flight() {
     is.reads |= r.wr.opcode == IBV_WR_RDMA_READ;
     is.writes |= steering::is_one_sided(r.wr.opcode) && !brings;
     is.heard |= brings && (r.signaled || (marker_ == Marker::request && reporting_ == s));
-    is.staged |= steering::is_atomic(r.wr.opcode) && !r.signaled && !r.in_place;
+    is.staged |= steering::is_atomic(r.wr.opcode) && !r.signaled && r.holding && !r.in_place;
   }
   return is;
 }

@@ -101,10 +101,13 @@ struct Local {
 TEST_CASE("a fenced message behind what reads needs no other right", "[marker]") {
   const bool atomic = GENERATE(false, true);
   const bool signaled = GENERATE(false, true);
+  const bool pinned = GENERATE(false, true); // where it comes to
   Two two(allowing(atomic ? IBV_ACCESS_REMOTE_ATOMIC : IBV_ACCESS_REMOTE_READ), "default");
   Program& a = two.a;
   Program& b = two.b;
   const Local local(a);
+  if (pinned)
+    a.mr = local.pinned;
   fill(b, 3);
   REQUIRE(b.receive(21, 2000, 8) == 0);
   const unsigned flags = signaled ? unsigned{IBV_SEND_SIGNALED} : 0U;
@@ -113,6 +116,7 @@ TEST_CASE("a fenced message behind what reads needs no other right", "[marker]")
     REQUIRE(add_one(a, 1, 0, b, 800, flags) == 0);
   else
     REQUIRE(a.post(IBV_WR_RDMA_READ, 1, 0, 8, b, 800, b.mr->rkey, flags) == 0);
+  a.mr = local.mr;
   REQUIRE(a.post(IBV_WR_SEND, 2, 0, 8, b, 0, 0, IBV_SEND_SIGNALED | IBV_SEND_FENCE) == 0);
   const auto done = drain(two, a);
   REQUIRE(done.size() == (signaled ? 2 : 1));
