@@ -36,6 +36,8 @@ int Grants::lend(Backend& backend, Region& region, uint64_t address, uint64_t le
   grant->backend = &backend;
   grant->mr = mr;
   grant->region = &region;
+  grant->rkey = mr->rkey;
+  grant->bytes = mr->length;
   grant->start = region.iova + (from - region.start);
   grant->access = access;
   const Held held(lock_);

@@ -41,9 +41,13 @@ struct Window {
 struct Grant {
   std::shared_ptr<Key> key;   // keeps the virtual key from being reused while the peer holds this
   Backend* backend = nullptr; // that lent it
-  ibv_mr* mr = nullptr;       // null once the region is gone
+  // Under the lock of Grants: null once the region is gone, which may be while the peer is told.
+  ibv_mr* mr = nullptr;
   Region* region = nullptr;
-  uint64_t start = 0;  // first address of it, as work requests use them
+  // What the peer is told.
+  uint32_t rkey = 0;
+  uint64_t start = 0; // first address of it, as work requests use them
+  uint64_t bytes = 0;
   unsigned access = 0; // IBV_ACCESS_REMOTE_*
 };
 

@@ -16,9 +16,9 @@ void run_grant(const Request& request, ReplyToken token) {
   if (target.regions().grant(r.key, r.total_address, r.total, IBV_ACCESS_REMOTE_ATOMIC, grant) != 0)
     return token.answer(Status::refused);
   ReplyHeader& reply = token.reply();
-  reply.rkey = grant->mr->rkey;
+  reply.rkey = grant->rkey;
   reply.grant_start = grant->start;
-  reply.grant_bytes = grant->mr->length;
+  reply.grant_bytes = grant->bytes;
   reply.grant = target.next_grant++;
   target.grants[reply.grant] = std::move(grant);
   token.answer(Status::ok);
