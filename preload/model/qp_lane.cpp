@@ -31,7 +31,6 @@ QpLane::QpLane(Device& device, steering::Ring& ring)
   if (used_ != 0)
     chain_[used_ - 1].next = &mine;
   ++used_;
-  took(wr.opcode);
   if (steering::consumes_receive(wr.opcode))
     ++receives_;
 }
@@ -44,6 +43,7 @@ void QpLane::post(Request& r, const ibv_send_wr& wr, uint32_t elements,
   mine.num_sge = static_cast<int>(elements);
   r.become(Event::posted);
   r.owner = &owner;
+  took(r.wr.opcode); // `wr` may be of another kind: a replay, a flush
   last_ = {r.seq, ring_.all_signaled() || (wr.send_flags & IBV_SEND_SIGNALED) != 0};
   if (used_ == chain_.size())
     post_batch();
@@ -53,6 +53,7 @@ void QpLane::post(Request& r, const ibv_send_wr& wr, uint32_t elements,
 
 void QpLane::post_direct(const Request& r, const ibv_send_wr& wr) {
   add(r.seq, wr);
+  took(wr.opcode);
   last_ = {r.seq, r.signaled};
   if (used_ == chain_.size())
     post_batch();
