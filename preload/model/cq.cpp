@@ -393,7 +393,8 @@ void Cq::discard(uint32_t qpn) {
 
 void Cq::resized(int programs) {
   const std::lock_guard ready(ready_lock_);
-  marker_room_ = std::clamp(cq_->cqe - programs - Kick::entries_max, 1, markers_max);
+  const int kicks = cq_->channel != nullptr ? Kick::entries_max : 0;
+  marker_room_ = std::clamp(cq_->cqe - programs - kicks, 1, markers_max);
 }
 
 bool Cq::holds_more_than(size_t count) {

@@ -5,6 +5,7 @@
 #include "model/objects.h"
 #include "model/verbs.h"
 
+#include <algorithm>
 #include <cerrno>
 
 namespace adverb::model {
@@ -12,12 +13,14 @@ namespace adverb::model {
 namespace {
 
 // Kicks and markers may be in the CQ beside what the program expects there: `make` is offered as
-// many entries for them as the device will give.
-template <typename Make> auto make_with_room(Make&& make) {
-  for (int markers = Cq::markers_max; markers != 0; markers /= 2)
-    if (const auto made = make(Kick::entries_max + markers))
+// many entries for them as the device will give. A small queue gets few, for programs see its size.
+template <typename Make>
+auto make_with_room(int programs, const ibv_comp_channel* channel, Make&& make) {
+  const int kicks = channel != nullptr ? Kick::entries_max : 0;
+  for (int markers = std::clamp(programs / 2, 2, Cq::markers_max); markers != 0; markers /= 2)
+    if (const auto made = programs > 0 ? make(kicks + markers) : nullptr)
       return made;
-  return make(0); // as large as the device allows already
+  return make(0); // as large as the device allows already, or no size at all
 }
 
 void manage(Context& context, ibv_cq* cq, uint64_t wc_flags, int programs, bool extended) {
@@ -44,7 +47,7 @@ ibv_cq* Verbs::create_cq(ibv_context* verbs, int cqe, void* cq_context, ibv_comp
     const auto make = [&](int own) {
       return real.ibv_create_cq(verbs, cqe + own, cq_context, channel, comp_vector);
     };
-    cq = context && cqe > 0 ? make_with_room(make) : make(0);
+    cq = context ? make_with_room(cqe, channel, make) : make(0);
   }
   if (cq != nullptr && context)
     manage(*context, cq, 0, cqe, false);
@@ -60,12 +63,13 @@ ibv_cq_ex* Verbs::create_cq_ex(ibv_context* verbs, ibv_cq_init_attr_ex* attr) {
   ibv_cq_init_attr_ex mine = *attr;
   // Told apart by queue pair whatever the program asked for.
   mine.wc_flags |= IBV_WC_EX_WITH_QP_NUM | IBV_WC_EX_WITH_BYTE_LEN;
-  ibv_cq_ex* cq = make_with_room([&](int own) {
+  const auto programs = static_cast<int>(attr->cqe);
+  ibv_cq_ex* cq = make_with_room(programs, attr->channel, [&](int own) {
     mine.cqe = attr->cqe + static_cast<uint32_t>(own);
     return create(verbs, &mine);
   });
   if (cq != nullptr)
-    manage(*context, ibv_cq_ex_to_cq(cq), mine.wc_flags, static_cast<int>(attr->cqe), true);
+    manage(*context, ibv_cq_ex_to_cq(cq), mine.wc_flags, programs, true);
   return cq;
 }
 
@@ -79,7 +83,9 @@ int Verbs::resize_cq(ibv_cq* cq, int cqe) {
   if (cqe >= 0 && mine->holds_more_than(static_cast<size_t>(cqe)))
     return EINVAL;
   int rc = 0;
-  make_with_room([&](int own) { return (rc = real.ibv_resize_cq(cq, cqe + own)) == 0; });
+  make_with_room(cqe, cq->channel, [&](int own) {
+    return (rc = real.ibv_resize_cq(cq, cqe + own)) == 0 ? cq : nullptr;
+  });
   if (rc == 0)
     mine->resized(cqe);
   return rc;

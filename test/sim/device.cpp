@@ -375,7 +375,7 @@ struct Verbs {
 
   static ibv_cq* create_cq(ibv_context* context, int cqe, void*, ibv_comp_channel* channel, int) {
     // Room for the program's completions, the kick's and one marker: others wait for it.
-    constexpr int cqe_max = 512 + 4;
+    const int cqe_max = 512 + (channel != nullptr ? 4 : 1);
     if (cqe > cqe_max) {
       errno = EINVAL;
       return nullptr;

@@ -132,10 +132,10 @@ TEST_CASE("a queue pair that is stuck does not keep another of its queue waiting
 TEST_CASE("a queue pair that finds no room for its marker is asked again", "[cq]") {
   Program::Wanted wanted;
   wanted.cqe = 1 << 10;
-  Two two(wanted, "unpinned", wanted.cqe + 4);
+  Two two(wanted, "unpinned", wanted.cqe + 1);
   Program& a = two.a;
   Program& b = two.b;
-  CHECK(a.cq->cqe == wanted.cqe + 4);
+  CHECK(a.cq->cqe == wanted.cqe + 1);
   Second more(a, b);
   two.settle();
   more.first();
