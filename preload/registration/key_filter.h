@@ -21,10 +21,6 @@ public:
   }
   void add(uint32_t key) noexcept { counts_[slot(key)].fetch_add(1, std::memory_order_relaxed); }
   void remove(uint32_t key) noexcept { counts_[slot(key)].fetch_sub(1, std::memory_order_relaxed); }
-  void clear() noexcept {
-    for (auto& count : counts_)
-      count.store(0, std::memory_order_relaxed);
-  }
 
 private:
   static constexpr unsigned bits = 12;

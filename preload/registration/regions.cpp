@@ -294,8 +294,7 @@ void Regions::close() {
   const Unique held(lock_);
   by_key_.clear();
   by_mr_.clear();
-  virtual_keys_ = 0;
-  filter_.clear();
+  virtual_keys_ = 0; // and no post asks filter_ any more
   keys_.close();
 }
 
