@@ -54,9 +54,9 @@ public:
   // there.
   virtual bool progress() = 0;
 
-  // For polls of the program, which come in a loop: when some hundred have found nothing, only every
-  // eighth looks. What comes meanwhile waits for it, or for the event that announces it to the
-  // service thread, whichever is first.
+  // For polls of the program, which come in a loop: when some hundred have found nothing, only
+  // every eighth looks. What comes meanwhile waits for it, or for the event that announces it to
+  // the service thread, whichever is first.
   void look() {
     const uint32_t empty = empty_looks_.load(std::memory_order_relaxed);
     const bool skip = empty >= looks_before_seldom && empty % look_seldom != 0;
