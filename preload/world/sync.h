@@ -21,9 +21,9 @@ using ConditionVariable = std::condition_variable;
 using AnyConditionVariable = std::condition_variable_any; // over any of these locks
 template <typename T> using Atomic = std::atomic<T>;
 
-/// A mutex of one word for what every post and poll takes: while nobody waits, taking it and letting
-/// it go is one atomic instruction each, inline, where a std::mutex takes some fifty instructions.
-/// (The third mutex of Drepper, "Futexes Are Tricky", 2011.)
+/// A mutex of one word for what every post and poll takes: while nobody waits, taking it and
+/// letting it go is one atomic instruction each, inline, where a std::mutex takes some fifty
+/// instructions. (The third mutex of Drepper, "Futexes Are Tricky", 2011.)
 class QuickMutex {
 public:
   void lock() noexcept {
