@@ -16,9 +16,10 @@ run_verify() {
   local wrap=$1 role=$2 log=$3 status=0
   shift 3
   # shellcheck disable=SC2086 # the wrap is words
-  # librxe takes a request of any opcode, and its kernel fails it.
+  # librxe takes a request of any opcode, and its kernel fails it. A datagram too long for its
+  # receive the kernel drops, and the receive stays first: nothing arrives any more.
   timeout -k 5 "$verify_seconds" $wrap "$verify" --role "$role" --device rxe0 --log "$log" \
-    --except post.unknown_behind "$@" \
+    --except post.unknown_behind --except flow.receive_too_small_ud "$@" \
     > "$scratch/out" 2>&1 || status=$?
   sed "s/^/# ${wrap:+adverb }/" "$scratch/out" | head -n 50
   return "$status"
