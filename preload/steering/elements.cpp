@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "steering/elements.h"
 #include "memory/copy.h"
-#include "steering/opcode.h"
 #include "world/world.h"
 
 #include <algorithm>
@@ -62,6 +61,27 @@ bool Elements::copies_out(const Request& r) const {
     return false;
   return std::any_of(r.wr.sg_list, r.wr.sg_list + r.wr.num_sge, [this](const ibv_sge& sge) {
     return sge.length != 0 && sge.length < copy_below_ && regions_.is_virtual(sge.lkey);
+  });
+}
+
+bool Elements::overtakes(const Request& r) const {
+  const auto is_to_be_copied_to = [&](const ibv_sge& sge) {
+    for (uint64_t s = ring_.head(); s < copied_in_below_; ++s) {
+      const Request& before = ring_.at(s);
+      if (!before.holding || !reads_remote(before.wr.opcode))
+        continue;
+      for (int i = 0; i < before.wr.num_sge; ++i) {
+        const ibv_sge& to = before.wr.sg_list[i];
+        if (ring_.holds(before)[static_cast<size_t>(i)].block && sge.addr < to.addr + to.length &&
+            to.addr < sge.addr + sge.length)
+          return true;
+      }
+    }
+    return false;
+  };
+  return std::any_of(r.wr.sg_list, r.wr.sg_list + r.wr.num_sge, [&](const ibv_sge& sge) {
+    const bool staged = !r.in_place && sge.length < copy_below_ && regions_.is_virtual(sge.lkey);
+    return sge.length != 0 && !staged && is_to_be_copied_to(sge);
   });
 }
 

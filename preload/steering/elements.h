@@ -4,6 +4,7 @@
 #pragma once
 
 #include "registration/regions.h"
+#include "steering/opcode.h"
 #include "steering/request.h"
 
 #include <cstddef>
@@ -34,7 +35,7 @@ public:
 
   // Whether the device can use those of a post as they stand, for none names a region of adverb's.
   bool stand(const ibv_send_wr& wr) const noexcept {
-    if ((wr.send_flags & IBV_SEND_INLINE) != 0)
+    if ((wr.send_flags & IBV_SEND_INLINE) != 0 && !reads_remote(wr.opcode))
       return true;
     for (int i = 0; i < wr.num_sge; ++i)
       if (regions_.may_be_virtual(wr.sg_list[i].lkey))
@@ -46,6 +47,9 @@ public:
   // Whether what a READ or atomic brings may still have to be copied to where the program wants it,
   // which the device knows nothing of.
   bool copies_in() const noexcept { return copied_in_below_ > ring_.head(); }
+  // Whether the device would bring something of `r` to where what an earlier one has brought is
+  // still to be copied: the later would be overwritten by the earlier.
+  bool overtakes(const Request& r) const;
   // Fills `room` with elements that the device can use in place of the request's own, and notes in
   // the ring what stands in for them; release() gives that back. errno value: ENOMEM when an
   // element cannot be backed. `used`: elements filled; those without bytes are left out.

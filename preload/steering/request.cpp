@@ -67,12 +67,14 @@ int Ring::append(const ibv_send_wr& wr) {
   uint64_t length = 0;
   for (int i = 0; i < wr.num_sge; ++i)
     length += wr.sg_list[i].length;
-  const bool inlined = (wr.send_flags & IBV_SEND_INLINE) != 0;
+  const bool inlined = (wr.send_flags & IBV_SEND_INLINE) != 0 && !reads_remote(wr.opcode);
   if (inlined && length > inline_bytes_)
     return EINVAL;
 
   Request& r = at(tail_);
   r.start(tail_, wr);
+  if (!inlined) // it says nothing of what brings data
+    r.wr.send_flags &= ~static_cast<unsigned>(IBV_SEND_INLINE);
   r.length = length;
   r.signaled = all_signaled_ || (wr.send_flags & IBV_SEND_SIGNALED) != 0;
   if (inlined) {

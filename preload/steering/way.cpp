@@ -32,6 +32,11 @@ Step post_with_elements(Seat& seat, Request& r, const ibv_send_wr& wr, LaneOwner
   // What a fenced message behind it waits for, nothing might tell that it is here (qp_lane.h).
   // And of a result's element only the first 8 bytes are written.
   r.in_place |= is_atomic(r.wr.opcode) && (!r.signaled || r.length != 8);
+  if (reads_remote(r.wr.opcode) && seat.elements.copies_in() && seat.elements.overtakes(r))
+      [[unlikely]] {
+    seat.device.want_drained(r);
+    return Step::wait;
+  }
   why = seat.elements.lend_to_device(r, seat.device.room(), used);
   if (why == ENOMEM && is_atomic(r.wr.opcode) && r.length == 8) [[unlikely]] {
     r.in_place = false;

@@ -155,6 +155,57 @@ TEST_CASE("a fenced payload is copied to staging only when earlier READs have br
   test::FakeFabric::real().ibv_dereg_mr(pinned);
 }
 
+// What `program` finds when it goes on polling until nothing happens any more.
+static std::vector<ibv_wc> drain(Two& two, Program& program) {
+  std::vector<ibv_wc> all;
+  for (int looks = 0; looks < 4; ++looks) {
+    two.settle();
+    const auto more = program.poll();
+    all.insert(all.end(), more.begin(), more.end());
+  }
+  return all;
+}
+
+TEST_CASE("what a later READ brings is not overwritten by what an earlier one brought",
+          "[worlds]") {
+  Two two;
+  Program& a = two.a;
+  Program& b = two.b;
+  constexpr uint32_t large = 20000; // read in place; the small one comes to staging
+  ibv_mr* pinned = test::FakeFabric::real().ibv_reg_mr(b.pd, b.memory.data(), b.memory.size(),
+                                                       IBV_ACCESS_REMOTE_READ);
+  fill(a, 1);
+  fill(b, 2);
+  REQUIRE(a.post(IBV_WR_RDMA_READ, 1, 800, 8, b, 40000, pinned->rkey) == 0);
+  two.settle(); // its key is asked for first
+  REQUIRE(two.fabric.posted == 1);
+  SECTION("to the same bytes") {
+    REQUIRE(a.post(IBV_WR_RDMA_READ, 2, 0, large, b, 0, pinned->rkey) == 0);
+    CHECK(two.fabric.posted == 1); // it waits
+    CHECK(drain(two, a).size() == 2);
+    CHECK(memcmp(a.memory.data(), b.memory.data(), large) == 0);
+  }
+  SECTION("beside them") {
+    REQUIRE(a.post(IBV_WR_RDMA_READ, 2, 808, large, b, 808, pinned->rkey) == 0);
+    CHECK(two.fabric.posted == 2);
+    CHECK(drain(two, a).size() == 2);
+  }
+  CHECK(memcmp(a.memory.data() + 808, b.memory.data() + 808, large - 808) == 0);
+  test::FakeFabric::real().ibv_dereg_mr(pinned);
+}
+
+TEST_CASE("a READ that says its data is inline brings it all the same", "[worlds]") {
+  Two two;
+  Program& a = two.a;
+  Program& b = two.b;
+  fill(a, 1);
+  fill(b, 2);
+  REQUIRE(a.post(IBV_WR_RDMA_READ, 1, 0, 64, b, 4000, b.mr->rkey,
+                 IBV_SEND_SIGNALED | IBV_SEND_INLINE) == 0);
+  REQUIRE(drain(two, a).size() == 1);
+  CHECK(memcmp(a.memory.data(), b.memory.data() + 4000, 64) == 0);
+}
+
 TEST_CASE("a fenced payload that is sent as it lies waits for READs that are copied to it",
           "[worlds]") {
   Two two;
