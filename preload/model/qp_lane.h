@@ -128,6 +128,12 @@ public:
   }
   // One has failed: from here on others report, too.
   void bare_failed() noexcept { bare_uncounted_ = true; }
+  // None is with the device any more.
+  void no_bare_left() noexcept {
+    if (bare_.posted != 0)
+      gave(bare_unit());
+    forget_bare();
+  }
 
   // The same where nothing but its slot is to be seen to: request `seq` has succeeded, and with all
   // before it leaves the ring, the last that does and the only one that reports. False: it is for
@@ -154,11 +160,6 @@ private:
     if (bare_.posted != 0)
       gave(bare_unit());
     took(brings ? IBV_WR_RDMA_READ : IBV_WR_SEND);
-  }
-  void no_bare_left() noexcept {
-    if (bare_.posted != 0)
-      gave(bare_unit());
-    forget_bare();
   }
   void forget_bare() noexcept {
     bare_ = {};

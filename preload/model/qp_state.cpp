@@ -70,6 +70,8 @@ void Qp::entered(ibv_qp_state before, ibv_qp_state now) {
     if (peer_ == steering::Peer::unknown)
       ask_peer();
   }
+  if (before == IBV_QPS_SQE)
+    send_cq_->settle(); // what failed before tells of nothing that comes
   const std::lock_guard hold(lock_);
   if (before == IBV_QPS_SQE)
     send_.recover();

@@ -4,6 +4,7 @@
 #include "world/world.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
 #include <new>
 
@@ -157,6 +158,7 @@ void Queue::refuse(Request& r, int why, Refused& refused, const Posting& posting
 }
 
 Queue::Refused Queue::turn(uint64_t sync, bool whole) {
+  assert(next_ >= ring_.head());
   const Posting posting{sync, whole};
   device_.forget_wish();
   Refused refused;

@@ -106,6 +106,7 @@ public:
   void fail();
   void recover() noexcept {
     mode_ = Mode::open;
+    device_.no_bare_left();
     error_left_ = false;
     cause_ = IBV_WC_SUCCESS;
   }

@@ -80,7 +80,9 @@ Queue::Refused Queue::post_direct(ibv_send_wr*& list) {
       return {};
   const uint64_t from = ring_.tail();
   for (; list != nullptr && stands(*list); list = list->next) {
-    if ((list->send_flags & IBV_SEND_FENCE) != 0 && elements_.copies_in())
+    const bool follows =
+        (list->send_flags & IBV_SEND_FENCE) != 0 || steering::reads_remote(list->opcode);
+    if (follows && elements_.copies_in())
       break; // the device does not know when what it has brought is in its place
     Request* const r = ring_.push();
     if (r == nullptr)

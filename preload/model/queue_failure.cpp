@@ -34,7 +34,7 @@ void Queue::rewind(uint64_t seq) {
     r.sent = 0;
     r.flawed = false;
   }
-  next_ = std::min(next_, seq);
+  next_ = std::min(next_, std::max(seq, ring_.head()));
 }
 
 void Queue::again(Request& r) {

@@ -199,6 +199,34 @@ TEST_CASE("what waits behind a bare request that fails is flushed", "[direct]") 
   CHECK(b.statuses() == Statuses{flushed});
 }
 
+// The number of a marker behind bare requests is that of none in the ring.
+TEST_CASE("a marker that is refused behind bare requests starts anew what is left", "[direct]") {
+  Bench b;
+  b.post_list({IBV_WR_SEND, IBV_WR_SEND, IBV_WR_SEND});
+  b.land(2);
+  b.queue.clear(); // of a connection before
+  b.completions.clear();
+  b.device.posted.clear();
+  REQUIRE(post_bare(b, List({{IBV_WR_SEND, 0}})));
+  post_software(b);
+  REQUIRE(b.device.posted.size() == 2);
+  b.queue.fail(); // an event told of it first
+  REQUIRE(b.device.posted.size() == 3);
+  b.land(b.device.posted[1].wr_id, IBV_WC_REM_ACCESS_ERR);
+  b.land(b.device.posted[2].wr_id, flushed);
+  CHECK(b.completions.size() == 1);
+  CHECK(b.ring.empty());
+}
+
+TEST_CASE("back from SQE nothing bare is taken to be under way", "[direct]") {
+  Bench b;
+  REQUIRE(post_bare(b, List({{IBV_WR_RDMA_WRITE, signaled}, {IBV_WR_RDMA_WRITE, signaled}})));
+  b.queue.bare_failed();
+  b.queue.recover();
+  post_software(b);
+  CHECK(b.soft.busy());
+}
+
 TEST_CASE("a connection begins with nothing bare under way", "[direct]") {
   Bench b;
   REQUIRE(post_bare(b, List({{IBV_WR_RDMA_READ, 0}})));
