@@ -517,9 +517,13 @@ void Cq::service_drain() {
       return;
     }
     absorb(cq_->cqe + 2);
-    const bool waiting = std::any_of(qps_.begin(), qps_.end(), [](const auto& attached) {
-      return attached.second.qp->waits_for_completion();
-    });
+    bool waiting = false;
+    for (const auto& [qpn, attached] : qps_) {
+      if (!attached.qp->waits_for_completion())
+        continue;
+      waiting = true;
+      attached.qp->try_again(); // its marker may have found no room in the send queue
+    }
     poll_lock_.unlock();
     if (!waiting) {
       drain_round_ = 0;
