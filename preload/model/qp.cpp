@@ -15,7 +15,6 @@
 
 namespace adverb::model {
 
-using observe::Counter;
 using steering::Peer;
 
 namespace {
