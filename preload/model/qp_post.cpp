@@ -30,7 +30,8 @@ int Qp::post_send(ibv_send_wr* list, ibv_send_wr** bad) {
     return EINVAL;
   }
   int rc = 0;
-  if (send_.post_bare(list, bad, rc)) [[likely]]
+  // With windows of type 1 the provider gets the list in pieces, cut by writing to it.
+  if (!binds_ && send_.post_bare(list, bad, rc)) [[likely]]
     return rc;
   uint64_t from = ring_.tail();
   ibv_send_wr* rest = list;

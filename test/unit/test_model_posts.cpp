@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <future>
+#include <sys/mman.h>
 
 using namespace adverb;
 using namespace adverb::test;
@@ -47,6 +48,40 @@ TEST_CASE("a window is bound by a request among others", "[posts]") {
   CHECK(numbers(b.poll()) == Numbers{21, 22});
   CHECK(memcmp(b.memory.data(), a.memory.data() + 100, 8) == 0);
   CHECK(memcmp(b.memory.data() + 8, a.memory.data() + 200, 8) == 0);
+}
+
+// It may be a constant, or be posted to another queue pair at the same time.
+TEST_CASE("the program's list is read, never written", "[posts]") {
+  const bool after_bind = GENERATE(false, true);
+  Two two({}, "default"); // pinned: the device can have it as it stands
+  Program& a = two.a;
+  Program& b = two.b;
+  ibv_mw mw{};
+  mw.type = IBV_MW_TYPE_1;
+  if (after_bind)
+    REQUIRE(bind(a, mw, 0) == 0);
+  a.poll();
+  REQUIRE(b.receive(21, 0, 8) == 0);
+  REQUIRE(b.receive(22, 8, 8) == 0);
+  constexpr size_t page = 4096;
+  auto* wr = static_cast<ibv_send_wr*>(
+      mmap(nullptr, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  REQUIRE(wr != MAP_FAILED);
+  ibv_sge sge{a.address(100), 8, a.mr->lkey};
+  for (uint64_t i = 0; i < 2; ++i) {
+    wr[i].wr_id = i + 1;
+    wr[i].next = i == 0 ? &wr[1] : nullptr;
+    wr[i].sg_list = &sge;
+    wr[i].num_sge = 1;
+    wr[i].opcode = IBV_WR_SEND;
+    wr[i].send_flags = IBV_SEND_SIGNALED;
+  }
+  REQUIRE(mprotect(wr, page, PROT_READ) == 0);
+  ibv_send_wr* bad = nullptr;
+  CHECK(model::post_send(*a.verbs.managed(a.qp), wr, &bad) == 0);
+  CHECK(numbers(a.poll()) == Numbers{1, 2});
+  CHECK(numbers(b.poll()) == Numbers{21, 22});
+  munmap(wr, page);
 }
 
 TEST_CASE("a binding that waits in the queue has told its key", "[posts]") {
