@@ -20,6 +20,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace sim {
@@ -82,8 +83,8 @@ public:
   void key_ends(uint32_t there, uint32_t key);
   // Whether a request that is not over names it.
   bool uses_key(uint32_t there, uint32_t key) const;
-  // A number for the next connection's queue pair.
-  uint32_t fresh() const { return static_cast<uint32_t>(queues_.size()); }
+  // Numbers for the next connection's queue pairs: this one and the next, which nobody else gets.
+  uint32_t fresh() { return std::exchange(next_queue_, next_queue_ + 2); }
 
   void posted(Operation operation);
   // `filler`: what lies in each cell of the buffer.
@@ -182,6 +183,7 @@ private:
   uint64_t now_ = 0;
   std::map<uint64_t, Known> all_;
   std::map<uint32_t, Queue> queues_;
+  uint32_t next_queue_ = 0;
   std::vector<Look> looks_;
   std::vector<Arrival> arrivals_; // judged at the end: a READ's result may be known later
   std::map<std::pair<uint32_t, uint32_t>, std::vector<const Known*>> writers_; // made at the end
