@@ -105,10 +105,14 @@ public:
     bool writes = false;
     bool brings() const noexcept { return reads || atomics; }
   };
-  // As ibv_post_send; took_bare() follows, with those that were taken.
+  // As ibv_post_send, which looks at `bad` only when it fails; took_bare() follows, with those that
+  // were taken.
   int post_bare(ibv_send_wr* list, ibv_send_wr** bad) {
-    *bad = list; // should the provider not say
-    return device_.post_send_to_provider(list, bad);
+    ibv_send_wr* first = list; // should the provider not say
+    const int rc = device_.post_send_to_provider(list, &first);
+    if (rc != 0) [[unlikely]]
+      *bad = first;
+    return rc;
   }
   void took_bare(const Bare& bare) noexcept {
     if (bare_.posted == 0 || (bare.brings() && !bare_.brings()))
