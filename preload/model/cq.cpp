@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "model/cq.h"
 #include "model/context.h"
-#include "model/qp_lane.h"
 #include "observe/counters.h"
-#include "observe/log.h"
 #include "world/world.h"
 
 #include <algorithm>
 #include <array>
-#include <cassert>
 #include <cerrno>
-#include <chrono>
 
 namespace adverb::model {
 
@@ -52,19 +48,6 @@ void Cq::push_own(const Completion& completion) {
   const std::lock_guard hold(ready_lock_);
   append(completion);
   wake(completion.wc.status != IBV_WC_SUCCESS);
-}
-
-// What cannot be fired now, for want of a kick, is when there is one.
-void Cq::wake(bool error) {
-  if (!kick_.is_open())
-    return;
-  if (error && armed_solicited_) {
-    armed_ = armed_solicited_ = false;
-    kick_.fire(Kick::Kind::solicited);
-  } else if (armed_) {
-    armed_ = false;
-    kick_.fire(Kick::Kind::plain);
-  }
 }
 
 bool Cq::pop(Completion& completion) {
@@ -117,22 +100,6 @@ void Cq::absorb_one(const Completion& c) {
   }
   if (!is_late(c.wc))
     push(c);
-}
-
-// Whether it is of a queue pair that was detached, though its provider should have none any more.
-bool Cq::is_late(const ibv_wc& wc) const {
-  const auto of = [&wc](const Gone& gone) {
-    const uint64_t number = wc.wr_id & ~marker_bit;
-    return gone.qpn == wc.qp_num && ((wc.wr_id & receive_bit) != 0 ||
-                                     (number >= gone.numbers.from && number < gone.numbers.end));
-  };
-  if (!std::any_of(gone_.begin(), gone_.end(), of))
-    return false;
-  if (context_.world().log.every("late-completion", 10))
-    context_.world().log.warn("a completion of queue pair {} came after it was destroyed; the "
-                              "program does not get it",
-                              wc.qp_num);
-  return true;
 }
 
 int Cq::absorb_extended(int most) {
@@ -269,11 +236,6 @@ int Cq::poll_further(int entries, ibv_wc* wc, int n) {
   }
 }
 
-bool Cq::kicked() {
-  const std::lock_guard ready(ready_lock_);
-  return kick_.outstanding();
-}
-
 int Cq::arm(int solicited_only) {
   const int rc = context_.world().provider.ops(cq_->context).req_notify_cq(cq_, solicited_only);
   if (rc != 0)
@@ -323,118 +285,9 @@ void Cq::end_poll() {
   reading_lock_.unlock();
 }
 
-void Cq::attach(uint32_t qpn, CqUser* qp) {
-  std::unique_lock hold(poll_lock_);
-  // The provider has destroyed another of that number, whose detach() has not come yet.
-  for (auto old = qps_.find(qpn); old != qps_.end() && old->second.qp != qp; old = qps_.find(qpn)) {
-    const CqUser* const user = old->second.qp;
-    hold.unlock();
-    take_the_last(qpn, user, true);
-    hold.lock();
-  }
-  qps_[qpn] = {qp};
-  last_user_ = nullptr;
-}
-
-void Cq::detach(uint32_t qpn, const CqUser* qp) {
-  take_the_last(qpn, qp, true);
-}
-
-void Cq::was_reset(uint32_t qpn, const CqUser* qp) {
-  take_the_last(qpn, qp, false);
-}
-
-// The device decides what becomes of completions that the program has not polled yet: those it has
-// are in its queue still or are not, and those that adverb has go the same way.
-void Cq::take_the_last(uint32_t qpn, const CqUser* qp, bool gone) {
-  std::unique_lock hold(poll_lock_);
-  const auto find = [&] {
-    const auto it = qps_.find(qpn);
-    return it != qps_.end() && it->second.qp == qp ? it : qps_.end();
-  };
-  if (find() == qps_.end())
-    return;
-  absorb(cq_->cqe + 2);
-  if (holds(qpn)) {
-    hold.unlock(); // asking it takes a while
-    const bool leaves = context_.leaves_completions();
-    hold.lock();
-    if (find() == qps_.end())
-      return;
-    if (!leaves)
-      discard(qpn);
-  }
-  if (!gone)
-    return;
-  const auto it = find();
-  gone_[next_gone_++ % gone_.size()] = {qpn, it->second.qp->numbers()};
-  qps_.erase(it);
-  last_user_ = nullptr;
-}
-
-bool Cq::holds(uint32_t qpn) {
-  const std::lock_guard ready(ready_lock_);
-  for (size_t i = 0; i < ready_count_; ++i)
-    if (ready_[(ready_head_ + i) % ready_.size()].wc.qp_num == qpn)
-      return true;
-  return false;
-}
-
-void Cq::discard(uint32_t qpn) {
-  const std::lock_guard ready(ready_lock_);
-  size_t kept = 0;
-  for (size_t i = 0; i < ready_count_; ++i) {
-    const Completion& c = ready_[(ready_head_ + i) % ready_.size()];
-    if (c.wc.qp_num != qpn)
-      ready_[(ready_head_ + kept++) % ready_.size()] = c;
-  }
-  ready_count_ = kept;
-}
-
-void Cq::resized(int programs) {
-  const std::lock_guard ready(ready_lock_);
-  const int kicks = cq_->channel != nullptr ? Kick::entries_max : 0;
-  marker_room_ = std::clamp(cq_->cqe - programs - kicks, 1, markers_max);
-}
-
 bool Cq::holds_more_than(size_t count) {
   settle();
   return ready_count_ > count;
-}
-
-bool Cq::take_marker(uint32_t qpn) {
-  const std::lock_guard ready(ready_lock_);
-  if (markers_out_ < marker_room_) {
-    ++markers_out_;
-    return true;
-  }
-  if (std::find(marker_waiters_.begin(), marker_waiters_.end(), qpn) == marker_waiters_.end())
-    marker_waiters_.push_back(qpn);
-  marker_waited_for_ = true;
-  return false;
-}
-
-void Cq::marker_landed() {
-  const std::lock_guard ready(ready_lock_);
-  assert(markers_out_ > 0);
-  --markers_out_;
-}
-
-// Who found no room for a marker has nothing under way whose completion would make it look again.
-void Cq::pass_marker_on() {
-  while (marker_waited_for_.load(std::memory_order_relaxed)) [[unlikely]] {
-    uint32_t qpn = 0;
-    {
-      const std::lock_guard ready(ready_lock_);
-      if (markers_out_ >= marker_room_ || marker_waiters_.empty())
-        return;
-      qpn = marker_waiters_.front();
-      marker_waiters_.erase(marker_waiters_.begin());
-      marker_waited_for_ = !marker_waiters_.empty();
-    }
-    if (const auto it = qps_.find(qpn); it != qps_.end())
-      it->second.qp->try_again();
-  }
 }
 
 void Cq::settle() {
@@ -460,78 +313,6 @@ void Cq::reopen() {
   closed_ = false;
   if (kick_path_)
     ensure_kick(*kick_path_);
-}
-
-bool Cq::in_use() {
-  const std::lock_guard hold(poll_lock_);
-  return !qps_.empty();
-}
-
-void Cq::ensure_kick(const ibv_ah_attr& ah) {
-  if (cq_->channel == nullptr)
-    return;
-  ibv_pd* pd = context_.own_pd();
-  const std::lock_guard ready(ready_lock_);
-  if (kick_.is_open() || pd == nullptr)
-    return;
-  const int rc = kick_.open(pd, cq_, ah);
-  if (rc == 0) {
-    kick_path_ = ah;
-    if (ready_count_ != 0) // they may have come while there was none
-      wake(true);
-  } else if (context_.world().log.once("kick-open"))
-    context_.world().log.warn(
-        "cannot make the queue pair that wakes sleeping completion channels (errno "
-        "{}); a program that sleeps may wait for its next receive",
-        rc);
-}
-
-void Cq::close_kick() {
-  const std::lock_guard hold(poll_lock_);
-  const std::lock_guard ready(ready_lock_);
-  kick_.close();
-}
-
-// A program that posts and never polls still expects its data to travel. The program's own polls
-// usually come first; the timer backs off from 200 us to 3.2 ms while they do not.
-void Cq::request_drain() {
-  drain_wanted_.store(true);
-  if (drain_timer_.exchange(true))
-    return;
-  const auto delay = std::chrono::microseconds(200 << std::min(drain_round_.load(), 4U));
-  context_.world().service.after(delay, [weak = weak_from_this()] {
-    if (const auto self = weak.lock())
-      self->service_drain();
-  });
-}
-
-void Cq::service_drain() {
-  drain_timer_.store(false);
-  if (!drain_wanted_.exchange(false)) {
-    drain_round_ = 0;
-    return;
-  }
-  if (poll_lock_.try_lock()) {
-    if (closed_) {
-      poll_lock_.unlock();
-      return;
-    }
-    absorb(cq_->cqe + 2);
-    bool waiting = false;
-    for (const auto& [qpn, attached] : qps_) {
-      if (!attached.qp->waits_for_completion())
-        continue;
-      waiting = true;
-      attached.qp->try_again(); // its marker may have found no room in the send queue
-    }
-    poll_lock_.unlock();
-    if (!waiting) {
-      drain_round_ = 0;
-      return;
-    }
-  }
-  ++drain_round_;
-  request_drain();
 }
 
 } // namespace adverb::model
