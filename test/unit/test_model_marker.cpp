@@ -38,19 +38,6 @@ uint64_t word(const Program& p, size_t at) {
   return value;
 }
 
-// All that comes until nothing more does.
-std::vector<ibv_wc> drain(Two& two, Program& p) {
-  std::vector<ibv_wc> all;
-  for (int quiet = 0; quiet < 8; ++quiet) {
-    two.settle();
-    for (const auto& wc : p.poll()) {
-      all.push_back(wc);
-      quiet = 0;
-    }
-  }
-  return all;
-}
-
 constexpr size_t page = 4096;
 
 } // namespace

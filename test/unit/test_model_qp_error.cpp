@@ -19,19 +19,6 @@ Statuses statuses(const std::vector<ibv_wc>& all) {
   return out;
 }
 
-// All that comes until nothing more does.
-std::vector<ibv_wc> drain(Two& two, Program& p) {
-  std::vector<ibv_wc> all;
-  for (int quiet = 0; quiet < 2; ++quiet) {
-    two.settle();
-    for (const auto& wc : p.poll()) {
-      all.push_back(wc);
-      quiet = 0;
-    }
-  }
-  return all;
-}
-
 } // namespace
 
 TEST_CASE("a queued request that cannot be backed takes the queue pair with it", "[qp]") {

@@ -155,17 +155,6 @@ TEST_CASE("a fenced payload is copied to staging only when earlier READs have br
   test::FakeFabric::real().ibv_dereg_mr(pinned);
 }
 
-// What `program` finds when it goes on polling until nothing happens any more.
-static std::vector<ibv_wc> drain(Two& two, Program& program) {
-  std::vector<ibv_wc> all;
-  for (int looks = 0; looks < 4; ++looks) {
-    two.settle();
-    const auto more = program.poll();
-    all.insert(all.end(), more.begin(), more.end());
-  }
-  return all;
-}
-
 TEST_CASE("what a later READ brings is not overwritten by what an earlier one brought",
           "[worlds]") {
   Two two;

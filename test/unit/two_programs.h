@@ -229,4 +229,17 @@ inline void fill(Program& p, unsigned seed) {
     p.memory[i] = static_cast<unsigned char>(i * 7 + seed);
 }
 
+// All that comes until nothing more does.
+inline std::vector<ibv_wc> drain(Two& two, Program& p) {
+  std::vector<ibv_wc> all;
+  for (int quiet = 0; quiet < 8; ++quiet) {
+    two.settle();
+    for (const auto& wc : p.poll()) {
+      all.push_back(wc);
+      quiet = 0;
+    }
+  }
+  return all;
+}
+
 } // namespace adverb::test
