@@ -9,6 +9,7 @@
 #pragma once
 
 #include "choices.h"
+#include "provider/ops.h"
 #include "provider/real.h"
 #include "step.h"
 
@@ -39,12 +40,19 @@ public:
   // Appends what could happen next.
   void offer(Steps& steps);
 
+  // How an extended completion queue is polled.
+  static adverb::provider::CqExOps poll_ops();
+  // Every message that it has taken is in its completion queue.
+  static bool settled(const ibv_qp* qp);
+
   // An event of the queue's that lies on its channel; false: none, who waits for one sleeps.
   static bool take_event(ibv_cq* cq);
 
   uint64_t registrations() const { return mrs_.size(); }
   bool cleans = false; // RESET and destroy take a queue pair's completions out of its queues
   bool loud = false;   // prints what it is given, and what it reports
+  std::function<bool()>
+      refuses; // asked at each registration, if there: it fails for want of memory
   // What a program or library has done that a device may answer with anything.
   std::vector<std::string> misuse;
 
@@ -52,9 +60,16 @@ private:
   struct Device;
   struct Mr;
   struct Cq;
+  struct Receive;
+  struct Srq;
   struct Qp;
   struct Request;
   friend struct Verbs;
+  friend struct Requests;
+
+  // Provider functions are given no other way to it.
+  static Fabric& present() { return *present_; }
+  static Fabric* present_;
 
   std::vector<std::unique_ptr<Device>> devices_;
   std::map<uint32_t, std::unique_ptr<Mr>> mrs_; // by key

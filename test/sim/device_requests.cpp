@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// The life of a request at the device, from its post to its completion.
+#include "device_parts.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+namespace sim {
+
+namespace {
+
+ibv_wc_opcode opcode_of(ibv_wr_opcode opcode) {
+  switch (opcode) {
+  case IBV_WR_RDMA_READ:
+    return IBV_WC_RDMA_READ;
+  case IBV_WR_ATOMIC_FETCH_AND_ADD:
+    return IBV_WC_FETCH_ADD;
+  case IBV_WR_ATOMIC_CMP_AND_SWP:
+    return IBV_WC_COMP_SWAP;
+  case IBV_WR_SEND:
+  case IBV_WR_SEND_WITH_IMM:
+    return IBV_WC_SEND;
+  default:
+    return IBV_WC_RDMA_WRITE;
+  }
+}
+
+} // namespace
+
+std::byte* Requests::bytes(uint32_t key, const ibv_pd* pd, uint64_t address, uint64_t length,
+                           unsigned right) {
+  const auto it = Fabric::present().mrs_.find(key);
+  if (it == Fabric::present().mrs_.end())
+    return nullptr;
+  const Mr& mr = *it->second;
+  if (mr.mr.pd != pd || (mr.access & right) != right || address < mr.iova ||
+      length > mr.mr.length || address - mr.iova > mr.mr.length - length)
+    return nullptr;
+  return static_cast<std::byte*>(mr.mr.addr) + (address - mr.iova);
+}
+
+void Requests::complete(ibv_cq* base, const ibv_wc& wc) {
+  Cq& cq = *reinterpret_cast<Cq*>(base);
+  if (Fabric::present().loud)
+    printf("        device: queue pair %u completes %llx with status %d\n", wc.qp_num,
+           static_cast<unsigned long long>(wc.wr_id), wc.status);
+  if (cq.completions.size() >= static_cast<size_t>(cq.cq.cqe))
+    Fabric::present().misuse.emplace_back("a completion queue overruns");
+  cq.completions.push_back(wc);
+  if (std::exchange(cq.armed, false) && cq.cq.channel != nullptr)
+    ++cq.events;
+}
+
+bool Requests::gather(const Qp& qp, const Request& r, std::vector<std::byte>& out) {
+  if ((r.wr.send_flags & IBV_SEND_INLINE) != 0) {
+    out = r.inlined;
+    return true;
+  }
+  for (const ibv_sge& sge : r.sges) {
+    const auto* from = bytes(sge.lkey, qp.qp.pd, sge.addr, sge.length, 0);
+    if (from == nullptr)
+      return false;
+    out.insert(out.end(), from, from + sge.length);
+  }
+  return true;
+}
+bool Requests::scatter(const Qp& qp, const std::vector<ibv_sge>& sges,
+                       const std::vector<std::byte>& data) {
+  size_t done = 0;
+  for (const ibv_sge& sge : sges) {
+    const size_t n = std::min<size_t>(data.size() - done, sge.length);
+    if (n == 0)
+      continue;
+    auto* to = bytes(sge.lkey, qp.qp.pd, sge.addr, n, IBV_ACCESS_LOCAL_WRITE);
+    if (to == nullptr)
+      return false;
+    memcpy(to, data.data() + done, n);
+    done += n;
+  }
+  return done == data.size();
+}
+
+ibv_wc_status Requests::carry_out(Qp& qp, Qp& peer, Request& r) {
+  const bool atomic = r.fetches() && r.wr.opcode != IBV_WR_RDMA_READ;
+  const bool one_sided = r.wr.opcode != IBV_WR_SEND && r.wr.opcode != IBV_WR_SEND_WITH_IMM;
+  std::vector<std::byte> data;
+  if (!r.fetches() && !gather(qp, r, data))
+    return IBV_WC_LOC_PROT_ERR;
+  if (one_sided) {
+    const unsigned right = atomic        ? IBV_ACCESS_REMOTE_ATOMIC
+                           : r.fetches() ? IBV_ACCESS_REMOTE_READ
+                                         : IBV_ACCESS_REMOTE_WRITE;
+    const uint64_t address = atomic ? r.wr.wr.atomic.remote_addr : r.wr.wr.rdma.remote_addr;
+    const uint32_t key = atomic ? r.wr.wr.atomic.rkey : r.wr.wr.rdma.rkey;
+    std::byte* there = nullptr;
+    if (r.length != 0) {
+      there = bytes(key, peer.qp.pd, address, r.length, right);
+      if (there == nullptr || (peer.access & right) == 0 || (atomic && address % 8 != 0))
+        return IBV_WC_REM_ACCESS_ERR;
+    }
+    if (r.fetches()) {
+      r.coming.assign(there, there + r.length);
+      if (atomic) {
+        uint64_t value = 0;
+        memcpy(&value, there, sizeof value);
+        if (r.wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD)
+          value += r.wr.wr.atomic.compare_add;
+        else if (value == r.wr.wr.atomic.compare_add)
+          value = r.wr.wr.atomic.swap;
+        memcpy(there, &value, sizeof value);
+      }
+      return IBV_WC_SUCCESS;
+    }
+    if (r.length != 0)
+      memcpy(there, data.data(), r.length);
+    if (r.wr.opcode == IBV_WR_RDMA_WRITE)
+      return IBV_WC_SUCCESS;
+  }
+  const auto receive = std::move(peer.receives().front());
+  peer.receives().pop_front();
+  ibv_wc wc{};
+  wc.wr_id = receive.wr_id;
+  wc.qp_num = peer.qp.qp_num;
+  wc.opcode = one_sided ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV;
+  wc.byte_len = r.length;
+  if (r.wr.opcode == IBV_WR_SEND_WITH_IMM || one_sided) {
+    wc.wc_flags = IBV_WC_WITH_IMM;
+    wc.imm_data = r.wr.imm_data;
+  }
+  if (!one_sided && !scatter(peer, receive.sges, data)) {
+    wc.status = IBV_WC_LOC_LEN_ERR;
+    peer.arrived.push_back(wc);
+    fail(peer);
+    return IBV_WC_REM_INV_REQ_ERR;
+  }
+  peer.arrived.push_back(wc);
+  return IBV_WC_SUCCESS;
+}
+
+void Requests::fail(Qp& qp) {
+  qp.qp.state = IBV_QPS_ERR;
+  for (const auto& receive : qp.own) {
+    ibv_wc wc{};
+    wc.wr_id = receive.wr_id;
+    wc.qp_num = qp.qp.qp_num;
+    wc.status = IBV_WC_WR_FLUSH_ERR;
+    wc.opcode = IBV_WC_RECV;
+    // Who was never connected is alone with the device, and waits for it.
+    if (qp.dest == 0)
+      complete(qp.qp.recv_cq, wc);
+    else
+      qp.arrived.push_back(wc);
+  }
+  qp.own.clear();
+  // What was carried out and not answered, and what came behind it: the answer no longer counts.
+  bool over = false;
+  for (Request& r : qp.requests) {
+    if (over || (r.stage != Stage::landed && r.status == IBV_WC_SUCCESS))
+      r.status = IBV_WC_WR_FLUSH_ERR; // also where it has failed: only the first says why
+    over = over || r.status != IBV_WC_SUCCESS;
+    r.stage = Stage::landed;
+  }
+}
+
+bool Requests::may_go(const Qp& qp, size_t at, const Qp* peer) {
+  const Request& r = qp.requests[at];
+  bool first = true; // nothing before it is left to be carried out
+  bool reads_only = true;
+  bool fetched = true;
+  for (size_t i = 0; i < at; ++i) {
+    const Request& other = qp.requests[i];
+    if (other.status != IBV_WC_SUCCESS)
+      return false;
+    first = first && other.stage != Stage::posted;
+    reads_only =
+        reads_only && (other.stage != Stage::posted || other.wr.opcode == IBV_WR_RDMA_READ);
+    fetched = fetched && (!other.fetches() || other.stage == Stage::landed);
+  }
+  if ((r.wr.send_flags & IBV_SEND_FENCE) != 0 && !fetched)
+    return false;
+  // What has no fence may pass a READ, unless it fetches itself.
+  if (!first && (r.fetches() || !reads_only))
+    return false;
+  if (peer == nullptr || peer->qp.state == IBV_QPS_ERR || peer->qp.state == IBV_QPS_RESET)
+    return first && fetched; // to find that out
+  if (peer->qp.state == IBV_QPS_INIT)
+    return false; // its packets are dropped, and sent again
+  const bool takes = r.wr.opcode == IBV_WR_SEND || r.wr.opcode == IBV_WR_SEND_WITH_IMM ||
+                     r.wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+  return !takes || peer->has_receive(); // RNR: retried for ever
+}
+
+void Requests::go(Qp& qp, size_t at, Qp* peer) {
+  Request& r = qp.requests[at];
+  const bool gone =
+      peer == nullptr || peer->qp.state == IBV_QPS_ERR || peer->qp.state == IBV_QPS_RESET;
+  const ibv_wc_status status = gone ? IBV_WC_RETRY_EXC_ERR : carry_out(qp, *peer, r);
+  r.stage = r.fetches() && status == IBV_WC_SUCCESS ? Stage::carried_out : Stage::landed;
+  if (status == IBV_WC_SUCCESS)
+    return;
+  // What came before is carried out, as it stands before the error; answers to READs come first.
+  r.status = status;
+  for (size_t i = 0; i < at; ++i) {
+    Request& earlier = qp.requests[i]; // only a READ that was passed is not carried out yet
+    if (earlier.stage == Stage::posted) {
+      earlier.status = gone ? IBV_WC_RETRY_EXC_ERR : carry_out(qp, *peer, earlier);
+      earlier.stage = Stage::carried_out;
+    }
+    land(qp, earlier);
+  }
+  if (status == IBV_WC_REM_ACCESS_ERR)
+    fail(*peer);
+  fail(qp);
+}
+
+void Requests::land(Qp& qp, Request& r) {
+  if (r.stage == Stage::carried_out && r.status == IBV_WC_SUCCESS && !scatter(qp, r.sges, r.coming))
+    r.status = IBV_WC_LOC_PROT_ERR;
+  r.stage = Stage::landed;
+}
+
+void Requests::finish_first(Qp& qp) {
+  const Request r = std::move(qp.requests.front());
+  qp.requests.pop_front();
+  if (r.status == IBV_WC_SUCCESS && !qp.all_signaled && (r.wr.send_flags & IBV_SEND_SIGNALED) == 0)
+    return;
+  ibv_wc wc{};
+  wc.wr_id = r.wr.wr_id;
+  wc.status = r.status;
+  wc.opcode = opcode_of(r.wr.opcode);
+  wc.byte_len = r.fetches() ? r.length : 0;
+  wc.qp_num = qp.qp.qp_num;
+  complete(qp.qp.send_cq, wc);
+}
+
+void Requests::offer(Steps& steps) {
+  for (const auto& [number, entry] : Fabric::present().qps_) {
+    Qp& qp = *entry;
+    const auto found = Fabric::present().qps_.find(qp.dest);
+    Qp* peer = found == Fabric::present().qps_.end() ? nullptr : found->second;
+    // Another's by now: packets with numbers of an old connection are not taken.
+    if (peer != nullptr && peer->qp.state >= IBV_QPS_RTR && peer->dest != number)
+      peer = nullptr;
+    if (qp.qp.state == IBV_QPS_RTS)
+      for (size_t at = 0; at < qp.requests.size(); ++at)
+        if (qp.requests[at].stage == Stage::posted) {
+          if (may_go(qp, at, peer))
+            steps.emplace_back(0, [&qp, at, peer] { go(qp, at, peer); });
+          else if (!qp.requests[at].fetches())
+            break; // nothing passes it
+        }
+    const auto landing = std::ranges::find_if(
+        qp.requests, [](const Request& r) { return r.fetches() && r.stage != Stage::landed; });
+    if (landing != qp.requests.end() && landing->stage == Stage::carried_out)
+      steps.emplace_back(0, [&qp, &r = *landing] {
+        land(qp, r);
+        if (r.status != IBV_WC_SUCCESS)
+          fail(qp);
+      });
+    if (!qp.requests.empty() && qp.requests.front().stage == Stage::landed)
+      steps.emplace_back(0, [&qp] { finish_first(qp); });
+    if (!qp.arrived.empty())
+      steps.emplace_back(0, [&qp] {
+        complete(qp.qp.recv_cq, qp.arrived.front());
+        qp.arrived.pop_front();
+      });
+  }
+}
+} // namespace sim
