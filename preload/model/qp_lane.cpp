@@ -156,8 +156,11 @@ std::optional<ibv_wr_opcode> QpLane::marker_for(const Request& next) {
   const InFlight is = in_flight();
   if (is.reads)
     return IBV_WR_RDMA_READ;
-  if (is.writes || is.staged || (next.wr.send_flags & IBV_SEND_FENCE) == 0)
-    return IBV_WR_RDMA_WRITE; // without a fence it waits to fail
+  // What waits without a fence, or is not to go to the device at all, waits to fail.
+  const bool to_fail =
+      (next.wr.send_flags & IBV_SEND_FENCE) == 0 || next.hand == steering::Hand::replay;
+  if (is.writes || is.staged || to_fail)
+    return IBV_WR_RDMA_WRITE;
   return std::nullopt;
 }
 
