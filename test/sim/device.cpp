@@ -34,7 +34,10 @@ struct Verbs {
     mr->mr.pd = pd;
     mr->mr.addr = start;
     mr->mr.length = length;
-    mr->mr.lkey = mr->mr.rkey = fabric().next_key_++;
+    auto& freed = fabric().free_keys_;
+    mr->mr.lkey = mr->mr.rkey = freed.empty() ? fabric().next_key_++ : freed.back();
+    if (!freed.empty())
+      freed.pop_back();
     mr->iova = iova;
     mr->access = static_cast<unsigned>(access);
     auto* out = &mr->mr;
@@ -42,8 +45,11 @@ struct Verbs {
     return out;
   }
   static int dereg(ibv_mr* mr) {
-    if (fabric().mrs_.erase(mr->lkey) == 0)
+    const uint32_t key = mr->lkey;
+    if (fabric().mrs_.erase(key) == 0)
       fabric().misuse.emplace_back("a region is deregistered that is none");
+    else if (fabric().reuses_keys)
+      fabric().free_keys_.push_back(key);
     return 0;
   }
 

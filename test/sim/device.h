@@ -49,8 +49,9 @@ public:
   static bool take_event(ibv_cq* cq);
 
   uint64_t registrations() const { return mrs_.size(); }
-  bool cleans = false; // RESET and destroy take a queue pair's completions out of its queues
-  bool loud = false;   // prints what it is given, and what it reports
+  bool cleans = false;      // RESET and destroy take a queue pair's completions out of its queues
+  bool reuses_keys = false; // those of regions that are gone
+  bool loud = false;        // prints what it is given, and what it reports
   std::function<bool()>
       refuses; // asked at each registration, if there: it fails for want of memory
   // What a program or library has done that a device may answer with anything.
@@ -76,6 +77,7 @@ private:
   std::map<uint32_t, Qp*> qps_;                 // by number
   uint32_t next_key_ = 0x1000;
   uint32_t next_qpn_ = 0x100;
+  std::vector<uint32_t> free_keys_;
   std::vector<uint32_t> free_qpns_; // of those destroyed: used again at once
 };
 

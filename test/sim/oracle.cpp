@@ -66,6 +66,38 @@ void Oracle::receive_posted(uint32_t qp, uint64_t id, uint32_t room, uint64_t fi
            static_cast<unsigned long long>(now_), static_cast<unsigned long long>(id), qp);
 }
 
+void Oracle::shares(uint32_t qp, uint32_t pool) {
+  queues_[qp].pool = pool;
+}
+
+void Oracle::shared_receive_posted(uint32_t pool, uint64_t id, uint32_t room, uint64_t filler) {
+  ++now_;
+  pools_[pool][id] = {id, room, filler};
+  if (loud)
+    printf("  %4llu  receive %llu is posted to the shared queue %u\n",
+           static_cast<unsigned long long>(now_), static_cast<unsigned long long>(id), pool);
+}
+
+void Oracle::refused(uint64_t id) {
+  const Known& gone = all_.at(id);
+  if (loud)
+    printf("        %s is not taken\n", name(gone).c_str());
+  Queue& queue = queues_[gone.qp];
+  std::erase(queue.operations, &gone);
+  std::erase(queue.sent, &gone);
+  queue.wrong = std::ranges::any_of(queue.operations, [](const Known* one) { return one->wrong; });
+  all_.erase(id);
+}
+
+void Oracle::receive_refused(uint32_t qp, uint64_t id) {
+  std::erase_if(queues_[qp].receives, [id](const Receive& one) { return one.id == id; });
+}
+
+void Oracle::starved() {
+  for (auto& [number, queue] : queues_)
+    queue.going = queue.starved = true;
+}
+
 const Operation* Oracle::operation(uint64_t id) const {
   const auto at = all_.find(id);
   return at == all_.end() ? nullptr : &at->second;
@@ -178,7 +210,8 @@ void Oracle::completed(const Completion& c) {
       : mine.wrong ? c.status == (mine.wrong_here ? Status::other : Status::remote_access) ||
                          mine.doomed || troubled(queues_[queue.peer])
                    : c.status == Status::success ||
-                         (troubled(queue) && (c.status != Status::remote_access || mine.doomed));
+                         (troubled(queue) &&
+                          (c.status != Status::remote_access || mine.doomed || queue.starved));
   const bool late = c.status == Status::success && came_too_late(mine);
   if (!right || late || (mine.wrong && c.status == Status::success))
     found(name(mine) + (mine.wrong ? ", which the peer must refuse, " : " ") + "completes with " +
@@ -203,9 +236,11 @@ void Oracle::received(const Completion& c, const std::vector<uint64_t>& got) {
     printf("  %4llu  receive %llu completes with %s\n", static_cast<unsigned long long>(now_),
            static_cast<unsigned long long>(c.id), c.status_text.c_str());
   Queue& queue = queues_[c.qp];
-  if (queue.receives_done >= queue.receives.size())
-    return found("a receive completes on queue pair " + std::to_string(c.qp) + ", which has none");
-  const auto receive = queue.receives[queue.receives_done++];
+  const Receive* const next = next_receive(queue, c);
+  if (next == nullptr)
+    return found("receive " + std::to_string(c.id) + " completes on queue pair " +
+                 std::to_string(c.qp) + ", which has none, or not this");
+  const Receive receive = *next;
   if (receive.id != c.id)
     found("receive " + std::to_string(c.id) + " completes before " + std::to_string(receive.id));
   if (c.status == Status::flushed) {
@@ -229,6 +264,21 @@ void Oracle::received(const Completion& c, const std::vector<uint64_t>& got) {
     found("receive " + std::to_string(c.id) + " has the immediate of another than " +
           name(message));
   arrivals_.push_back({&message, c.id, receive.filler, c.byte_len, got});
+}
+
+// Of its own they complete in order; of shared ones each once.
+const Oracle::Receive* Oracle::next_receive(Queue& queue, const Completion& c) {
+  if (queue.pool == never)
+    return queue.receives_done < queue.receives.size() ? &queue.receives[queue.receives_done++]
+                                                       : nullptr;
+  auto& pool = pools_[queue.pool];
+  const auto at = pool.find(c.id);
+  if (at == pool.end() || (c.status == Status::flushed && !queue.failed && !troubled(queue)))
+    return nullptr;
+  taken_ = at->second;
+  pool.erase(at);
+  ++queue.receives_done;
+  return &taken_;
 }
 
 void Oracle::judge(const Arrival& arrival) {
@@ -283,6 +333,9 @@ bool Oracle::before(const Known& a, const Known& b) const {
 bool Oracle::before(const Known& write, const Look& look) const {
   if (write.over != never && write.status != Status::success)
     return false; // nobody knows whether it did
+  if (look.rest != never && queues_.at(write.qp).owner == look.rest && write.at < look.from &&
+      !troubled(queues_.at(write.qp)))
+    return true;
   if (look.read != nullptr)
     return before(write, *look.read);
   return write.over < look.from ||
@@ -371,6 +424,25 @@ void Oracle::judge_barriers(const std::vector<std::vector<uint64_t>>& cells) {
   }
 }
 
+void Oracle::rested(uint32_t program, const std::vector<std::vector<uint64_t>>& cells) {
+  ++now_;
+  for (const auto& [number, queue] : queues_) {
+    if (queue.owner != program || queue.gone || troubled(queue))
+      continue;
+    const Queue& peer = queues_.at(queue.peer);
+    if (peer.receives_done < queue.sent.size())
+      found(name(*queue.sent[peer.receives_done]) + " has not gone out, and nobody polls for it");
+    std::set<uint32_t> written;
+    for (const Known* one : queue.operations)
+      if (one->kind == Kind::write || one->kind == Kind::write_imm)
+        for (uint32_t i = 0; i < one->target.count; ++i)
+          written.insert(one->target.cell + i);
+    for (const uint32_t cell : written)
+      looks_.push_back(
+          {queue.there, cell, cells[queue.there][cell], now_, now_, nullptr, nullptr, program});
+  }
+}
+
 void Oracle::ended(const std::vector<std::vector<uint64_t>>& cells) {
   ++now_;
   std::map<std::pair<uint32_t, uint32_t>, std::vector<const Known*>> adders;
@@ -394,7 +466,7 @@ void Oracle::ended(const std::vector<std::vector<uint64_t>>& cells) {
     size_t due = 0;
     for (const Known* message : sender.sent)
       due += message->over != never && message->status == Status::success ? 1 : 0;
-    if (queue.receives_done < std::min(due, queue.receives.size()))
+    if (queue.receives_done < (queue.pool == never ? std::min(due, queue.receives.size()) : due))
       found("queue pair " + std::to_string(number) + ": " + std::to_string(due) +
             " messages were sent to it, and " + std::to_string(queue.receives_done) +
             " receives completed");

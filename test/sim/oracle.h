@@ -74,6 +74,9 @@ public:
   // `relaxed`: its WRITEs may pass each other.
   void connected(uint32_t qp, uint32_t owner, uint32_t peer, uint32_t there, bool relaxed = false);
 
+  // Its receives are those of `pool`, a number of the schedule's own; any of them may be the next.
+  void shares(uint32_t qp, uint32_t pool);
+
   // The owner takes queue pair `qp` to RESET, or destroys it: what is outstanding there or at its
   // peer may fail. When that has been done, gone() is told.
   void going(uint32_t qp);
@@ -89,6 +92,16 @@ public:
   void posted(Operation operation);
   // `filler`: what lies in each cell of the buffer.
   void receive_posted(uint32_t qp, uint64_t id, uint32_t room, uint64_t filler = 0);
+  void shared_receive_posted(uint32_t pool, uint64_t id, uint32_t room, uint64_t filler = 0);
+  // The last that was posted was not taken: there was no memory for it.
+  void refused(uint64_t id);
+  void receive_refused(uint32_t qp, uint64_t id);
+  void shared_receive_refused(uint32_t pool, uint64_t id) { pools_[pool].erase(id); }
+  // There is no memory to register: whatever is outstanding may fail for it.
+  void starved();
+  // Who posted it neither polls nor sleeps, nobody does anything any more, and everybody else has
+  // taken what came: all that is not to be refused has gone out.
+  void rested(uint32_t program, const std::vector<std::vector<uint64_t>>& cells);
   // Before completed(), of a READ or atomic that is over by it: what lies in the program's buffer.
   void brought(uint64_t id, std::vector<uint64_t> result);
   void completed(const Completion& completion);
@@ -115,6 +128,11 @@ public:
   bool loud = false; // prints what it is told
 
 private:
+  struct Receive {
+    uint64_t id;
+    uint32_t room;
+    uint64_t filler;
+  };
   struct Known : Operation {
     uint64_t place = 0; // among those of its queue pair
     uint64_t at = 0;    // moment it was posted
@@ -134,15 +152,12 @@ private:
     bool failed = false;      // a completion with error was polled
     bool wrong = false;       // a request that must be refused was posted
     std::vector<Known*> sent; // that take a receive of the peer's
-    struct Receive {
-      uint64_t id;
-      uint32_t room;
-      uint64_t filler;
-    };
     std::vector<Receive> receives;
+    uint64_t pool = never; // of shared receives
     size_t receives_done = 0;
     bool receives_flushed = false;
     bool going = false;
+    bool starved = false;
     bool gone = false;
     uint64_t broken = never;             // the moment its owner saw that it is in error
     std::vector<uint64_t> broken_memory; // of the owner, then
@@ -151,9 +166,10 @@ private:
   struct Look {
     uint32_t program, cell;
     uint64_t value;
-    uint64_t from, until; // moments
-    const Known* read;    // null: the owner
-    const Known* after;   // of whose queue pair all that came before is there
+    uint64_t from, until;  // moments
+    const Known* read;     // null: the owner
+    const Known* after;    // of whose queue pair all that came before is there
+    uint64_t rest = never; // program all of whose requests of before are there
   };
 
   struct Arrival {
@@ -168,6 +184,7 @@ private:
   bool before(const Known& write, const Look& look) const;
   bool after(const Known& write, const Look& look) const;
   void finish(Known& operation, Status status);
+  const Receive* next_receive(Queue& queue, const Completion& completion);
   bool troubled(const Queue& queue) const;
   bool is_barred(const Known& operation) const;
   bool came_too_late(const Known& operation) const;
@@ -183,6 +200,8 @@ private:
   uint64_t now_ = 0;
   std::map<uint64_t, Known> all_;
   std::map<uint32_t, Queue> queues_;
+  std::map<uint64_t, std::map<uint64_t, Receive>> pools_;
+  Receive taken_{}; // from a pool, the last
   uint32_t next_queue_ = 0;
   std::vector<Look> looks_;
   std::vector<Arrival> arrivals_; // judged at the end: a READ's result may be known later

@@ -37,17 +37,20 @@ void Words::line(adverb::observe::LogLevel level, std::string_view text) noexcep
 
 Program::Program(uint32_t number, Choices& choices, Fabric& fabric, Net& net, Oracle& oracle,
                  const adverb::policy::Policy& policy, bool loud)
-    : number_(number), choices_(choices), oracle_(oracle), world({.clock = clock_,
-                                                                  .entropy = entropy_,
-                                                                  .service = service_,
-                                                                  .real = &Fabric::real(),
-                                                                  .policy = &policy,
-                                                                  .log_sink = &words_,
-                                                                  .shared_page = false}),
+    : number_(number), choices_(choices), fabric_(fabric), oracle_(oracle),
+      world({.clock = clock_,
+             .entropy = entropy_,
+             .service = service_,
+             .real = &Fabric::real(),
+             .policy = &policy,
+             .edge = &edge_,
+             .log_sink = &words_,
+             .shared_page = false}),
       shared_(memory_of(number, 0, shared_cells)), own_(memory_of(number, 1, slots * slot_cells)),
       next_id_((number + 1) * 1'000'000ULL), next_value_((number + 1) * 1'000'000'000'000ULL),
       sleeps_(choices.once_in(3)), budget_(choices.between(8, 40)),
-      renewals_(choices.once_in(3) ? choices.between(1, 4) : 0), abrupt_(choices.once_in(4)),
+      renewals_(choices.once_in(3) ? choices.between(1, 4) : 0),
+      abrupt_(!fabric.reuses_keys && choices.once_in(4)),
       downs_(choices.once_in(3) ? choices.between(1, 3) : 0),
       wrong_(std::array<uint32_t, 4>{0, 200, 40, 10}[choices.below(4)]) {
   words_.loud = loud;
@@ -60,20 +63,46 @@ Program::Program(uint32_t number, Choices& choices, Fabric& fabric, Net& net, Or
   pd_ = verbs_.alloc_pd(context_);
   shared_mr_ = verbs_.reg_mr(pd_, shared_.data(), shared_.size_bytes(), shared_rights);
   own_mr_ = verbs_.reg_mr(pd_, own_.data(), own_.size_bytes(), IBV_ACCESS_LOCAL_WRITE);
+  side_mr_ = verbs_.reg_mr(pd_, shared_.data(), side_cells * cell_bytes, shared_rights);
   const uint32_t cqs = choices.between(1, 3);
   for (uint32_t i = 0; i < cqs; ++i)
-    cqs_.push_back({verbs_.create_cq(context_, 512, nullptr, sleeps_ ? &channel_ : nullptr, 0)});
+    cqs_.push_back(make_cq());
+  if (choices.once_in(4)) {
+    ibv_srq_init_attr init{nullptr, {64, 2, 0}};
+    srq_ = verbs_.create_srq(pd_, &init);
+  }
   for (uint32_t slot = slots; slot-- > 0;)
     free_.push_back(slot);
 }
 
 Program::~Program() = default;
 
+Program::Completions Program::make_cq() {
+  Completions made;
+  ibv_comp_channel* const channel = sleeps_ ? &channel_ : nullptr;
+  made.extended = choices_.once_in(3);
+  if (made.extended) {
+    ibv_cq_init_attr_ex init{};
+    init.cqe = 512;
+    init.channel = channel;
+    init.wc_flags = IBV_WC_STANDARD_FLAGS;
+    if (choices_.once_in(2)) // such a one is polled by the extended functions beneath, too
+      init.wc_flags |= IBV_WC_EX_WITH_COMPLETION_TIMESTAMP;
+    made.cq = ibv_cq_ex_to_cq(verbs_.create_cq_ex(context_, &init));
+  } else {
+    made.cq = verbs_.create_cq(context_, 512, nullptr, channel, 0);
+  }
+  return made;
+}
+
 void Program::close() {
   for (const auto& queue : queues_)
     verbs_.destroy_qp(queue->qp);
   for (const Completions& queue : cqs_)
     verbs_.destroy_cq(queue.cq);
+  if (srq_ != nullptr)
+    verbs_.destroy_srq(srq_);
+  verbs_.dereg_mr(side_mr_);
   verbs_.dereg_mr(shared_mr_);
   for (ibv_mr* mr : old_mrs_)
     verbs_.dereg_mr(mr);
@@ -91,7 +120,9 @@ void Program::make_qp() {
   init.cap = {choices_.between(2, 16), 16, 2, 2, 64};
   init.sq_sig_all = choices_.once_in(4) ? 1 : 0;
   queue->all_signaled = init.sq_sig_all != 0;
+  init.srq = srq_;
   queue->depth = init.cap.max_send_wr;
+  queue->extended = choices_.once_in(3);
   create(*queue);
   queues_.push_back(std::move(queue));
 }
@@ -102,7 +133,15 @@ bool Program::relaxed() {
 
 void Program::create(Queue& queue) {
   ibv_qp_init_attr init = queue.init;
-  queue.qp = verbs_.create_qp(pd_, &init);
+  if (queue.extended) {
+    ibv_qp_init_attr_ex extended{};
+    memcpy(&extended, &init, offsetof(ibv_qp_init_attr, sq_sig_all) + sizeof init.sq_sig_all);
+    extended.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    extended.pd = pd_;
+    queue.qp = verbs_.create_qp_ex(context_, &extended);
+  } else {
+    queue.qp = verbs_.create_qp(pd_, &init);
+  }
   if (queue.qp == nullptr)
     trouble.emplace_back("ibv_create_qp fails");
   else
@@ -135,10 +174,13 @@ void Program::connect(Program& one, Program& other, size_t n) {
   theirs.number = mine.number + 1;
   oracle.connected(mine.number, one.number_, theirs.number, other.number_, one.relaxed());
   oracle.connected(theirs.number, other.number_, mine.number, one.number_, other.relaxed());
+  for (const auto& [program, queue] : {std::pair{&one, &mine}, std::pair{&other, &theirs}})
+    if (program->srq_ != nullptr)
+      oracle.shares(queue->number, program->number_);
   one.move_up(mine);
   other.move_up(theirs);
   for (Queue* queue : {&mine, &theirs})
-    queue->leaving = queue->down = queue->failed = queue->told = false;
+    queue->leaving = queue->down = queue->failed = queue->told = false, queue->settled = 0;
 }
 
 // What is outstanding is flushed, and when the call has returned nothing lands any more.
@@ -151,10 +193,29 @@ void Program::put_in_error(Queue& queue) {
   fails(queue);
 }
 
+// A queue pair whose receives are shared goes when it is in error, has told of all the messages
+// that it has taken, and these have been polled: nobody knew else which receives are left.
+bool Program::may_leave(Queue& queue) {
+  if (srq_ == nullptr)
+    return true;
+  if (!queue.failed) {
+    put_in_error(queue);
+    return false;
+  }
+  if (queue.settled == 0) {
+    if (Fabric::settled(queue.qp))
+      queue.settled = ++moment_;
+    return false;
+  }
+  const auto its = std::ranges::find(cqs_, queue.init.recv_cq, &Completions::cq);
+  return its->emptied > queue.settled;
+}
+
 // To RESET, or destroyed and made anew, with work outstanding: none of it completes, and when the
 // call has returned its buffers are the program's again.
 void Program::take_down(Queue& queue) {
   queue.leaving = true;
+  queue.to_leave = false;
   oracle_.going(queue.number);
   if (choices_.once_in(2)) {
     if (verbs_.destroy_qp(queue.qp) != 0)
@@ -174,6 +235,13 @@ void Program::take_down(Queue& queue) {
     }
   queue.open = queue.receives = 0;
   queue.down = true;
+}
+
+size_t Program::kept_slots() const {
+  size_t posted = srq_open_;
+  for (const auto& queue : queues_)
+    posted += queue->receives;
+  return receives_max * queues_.size() - posted;
 }
 
 uint64_t* Program::cells_of(uint32_t slot) {
@@ -205,7 +273,8 @@ void Program::renew_key() {
   --renewals_;
   ibv_mr* fresh = verbs_.reg_mr(pd_, shared_.data(), shared_.size_bytes(), shared_rights);
   if (fresh == nullptr) {
-    trouble.emplace_back("ibv_reg_mr fails");
+    if (errno != ENOMEM || !fabric_.refuses)
+      trouble.emplace_back("ibv_reg_mr fails");
     return;
   }
   old_mrs_.push_back(std::exchange(shared_mr_, fresh));
@@ -233,10 +302,15 @@ void Program::act() {
   if (!old_mrs_.empty() && choices_.once_in(3) && end_old_key())
     return;
   Queue& queue = *queues_[choices_.below(static_cast<uint32_t>(queues_.size()))];
-  if (!queue.leaving && (queue.other->leaving || (downs_ != 0 && choices_.once_in(40)))) {
-    downs_ -= std::min(downs_, 1U);
-    if (!queue.other->leaving && !queue.failed && choices_.once_in(3))
+  if (!queue.leaving &&
+      (queue.to_leave || queue.other->leaving || (downs_ != 0 && choices_.once_in(40)))) {
+    if (!queue.to_leave)
+      downs_ -= std::min(downs_, 1U);
+    if (!queue.to_leave && !queue.other->leaving && !queue.failed && choices_.once_in(3))
       return put_in_error(queue);
+    queue.to_leave = true;
+    if (!may_leave(queue))
+      return;
     take_down(queue);
     if (queue.other->down) { // who is down last connects anew
       const auto at = std::ranges::find(queues_, &queue, [](const auto& q) { return q.get(); });
@@ -244,7 +318,7 @@ void Program::act() {
     }
     return;
   }
-  switch (choices_.below(5)) {
+  switch (choices_.below(2 + habits_.eager())) {
   case 0:
     post_receive(queue);
     break;
@@ -259,7 +333,8 @@ void Program::act() {
 
 void Program::offer_own(Steps& steps) {
   steps.emplace_back(poster_of(number_), [this] { act(); });
-  offer_poll(steps);
+  if (!silent_)
+    offer_poll(steps);
 }
 
 void Program::offer_poll(Steps& steps) {

@@ -6,10 +6,12 @@
 
 #include "choices.h"
 #include "device.h"
+#include "habits.h"
 #include "links.h"
 #include "oracle.h"
 #include "step.h"
 
+#include "model/edge.h"
 #include "model/verbs.h"
 #include "policy/policy.h"
 #include "world/world.h"
@@ -69,12 +71,18 @@ struct Words final : adverb::observe::LogSink {
   bool loud = false;
 };
 
+// Extended completion queues are polled as the device polls them.
+struct Edge final : adverb::model::Edge {
+  adverb::provider::CqExOps patch_cq_ex(ibv_cq_ex*) override { return Fabric::poll_ops(); }
+};
+
 class Program {
 public:
   // In cells of 8 bytes. What peers reach is `shared`; `own` is the program's buffers.
   static constexpr uint32_t shared_cells = 512;
+  static constexpr uint32_t side_cells = 64; // of the shared ones the first, a region of their own
   static constexpr uint32_t counter_cells = 2; // of the shared ones the last, for atomics
-  static constexpr uint32_t slots = 28;
+  static constexpr uint32_t slots = 36;
   static constexpr uint32_t receives_max = 3; // of a queue pair; slots are kept for them
   static constexpr uint32_t slot_cells = 160;
 
@@ -92,6 +100,12 @@ public:
   // Appends what it may do: its threads each one thing.
   void offer_own(Steps& steps);
   void offer_poll(Steps& steps);
+  // Neither polls nor sleeps, until wind_up() is called.
+  void silence(Program& peer) {
+    if (srq_ == nullptr) // else none of its queue pairs could go
+      silent_ = gives_up_ = peer.gives_up_ = true;
+  }
+  bool silent() const { return silent_; }
   // Takes what completes, and receives what comes, but posts no request.
   void wind_up();
   // It sleeps, and something is there: nobody has woken it.
@@ -102,7 +116,7 @@ public:
   bool offer_late(Steps& steps);
   // Posts nothing any more.
   bool done() const {
-    return budget_ == 0 ||
+    return budget_ == 0 || (gives_up_ && fruitless_ > 20) ||
            std::ranges::all_of(queues_, [](const auto& queue) { return queue->failed; });
   }
   bool idle() const;
@@ -114,10 +128,13 @@ public:
 private:
   struct Queue {
     ibv_qp* qp = nullptr;
+    bool extended = false;
+    uint64_t settled = 0; // the moment it was seen in error, and with no receive under way
     uint32_t number = 0;
     Program* peer = nullptr;
     Queue* other = nullptr; // the peer's
     uint32_t qpn = 0;
+    bool to_leave = false;
     bool leaving = false; // being taken down, or down
     bool down = false;    // and not connected anew
     uint32_t depth = 0;
@@ -134,22 +151,29 @@ private:
   // Polled; or slept on, until an event lies on the channel.
   struct Completions {
     ibv_cq* cq = nullptr;
+    bool extended = false;
     bool asleep = false;
+    uint64_t emptied = 0; // the moment when the last poll began that found nothing
   };
 
   bool relaxed();
+  Completions make_cq();
   void act();
   void create(Queue& queue);
   void move_up(Queue& queue);
   void take_down(Queue& queue);
+  bool may_leave(Queue& queue);
   void put_in_error(Queue& queue);
   void renew_key();
   bool end_old_key();
   void poll();
   void post(Queue& queue);
+  int give(Queue& queue, std::deque<ibv_send_wr>& list, ibv_send_wr*& bad);
+  void give_back(Queue& queue, uint64_t id);
   void post_receive(Queue& queue);
   int poll(Completions& queue, int most);
-  int take(ibv_cq* cq, int most);
+  int take(const Completions& queue, int most);
+  int take_extended(const Completions& queue, std::span<ibv_wc> wc);
   void look();
   bool fill(Queue& queue, Operation& operation, ibv_send_wr& wr, std::vector<ibv_sge>& sges);
   void on_request(Queue& queue, const ibv_wc& wc);
@@ -158,11 +182,14 @@ private:
   void use(uint64_t id, uint32_t slot);
   void release(uint64_t id);
   uint64_t* cells_of(uint32_t slot);
-  size_t kept_slots() const { return receives_max * queues_.size(); } // for receives
+  size_t kept_slots() const; // for receives to come
 
   const uint32_t number_;
   Choices& choices_;
+  Fabric& fabric_;
+  Habits habits_{choices_};
   Oracle& oracle_;
+  Edge edge_;
   Clock clock_;
   Entropy entropy_;
   Service service_{clock_};
@@ -178,11 +205,15 @@ private:
   ibv_context* context_ = nullptr;
   ibv_pd* pd_ = nullptr;
   ibv_mr* shared_mr_ = nullptr;
+  ibv_mr* side_mr_ = nullptr;
   std::vector<ibv_mr*> old_mrs_; // of the same memory; no request is posted under their keys
   ibv_mr* own_mr_ = nullptr;
   std::vector<Completions> cqs_;
   ibv_comp_channel channel_{};
+  ibv_srq* srq_ = nullptr; // of its queue pairs, if any
+  uint32_t srq_open_ = 0;
   std::vector<std::unique_ptr<Queue>> queues_;
+  uint64_t moment_ = 0;
   std::map<uint64_t, uint32_t> slots_; // of what is outstanding, by id
   std::set<uint64_t> past_;            // ids of what was outstanding when its queue pair went
   std::vector<uint32_t> free_;
@@ -190,12 +221,15 @@ private:
   uint64_t next_id_;
   uint64_t next_value_;
   bool found_some_ = false;
-  bool sleeps_;       // on its channel, when it has found nothing
-  uint32_t budget_;   // requests still to be posted
-  uint32_t renewals_; // times the memory that peers reach may get another key
-  bool abrupt_;       // the old one ends with requests outstanding
-  uint32_t downs_;    // times a queue pair may be taken down
-  uint32_t wrong_;    // one in so many requests must be refused; 0: none
+  bool silent_ = false;
+  bool gives_up_ = false;  // it or its peer is silent: there may never be room again
+  uint32_t fruitless_ = 0; // times in a row that it wanted to post, and had no room
+  bool sleeps_;            // on its channel, when it has found nothing
+  uint32_t budget_;        // requests still to be posted
+  uint32_t renewals_;      // times the memory that peers reach may get another key
+  bool abrupt_;            // the old one ends with requests outstanding
+  uint32_t downs_;         // times a queue pair may be taken down
+  uint32_t wrong_;         // one in so many requests must be refused; 0: none
 };
 
 } // namespace sim

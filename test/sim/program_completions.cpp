@@ -112,8 +112,12 @@ void Program::on_receive(Queue& queue, const ibv_wc& wc) {
   const uint64_t* cells = cells_of(slots_.at(wc.wr_id));
   got.assign(cells, cells + slot_cells);
   release(wc.wr_id);
-  std::erase(queue.waiting, wc.wr_id);
-  --queue.receives;
+  if (srq_ != nullptr) {
+    --srq_open_;
+  } else {
+    std::erase(queue.waiting, wc.wr_id);
+    --queue.receives;
+  }
   if (wc.status != IBV_WC_SUCCESS)
     fails(queue);
   oracle_.received(c, got);
@@ -132,9 +136,36 @@ void Program::on_receive(Queue& queue, const ibv_wc& wc) {
     }
 }
 
-int Program::take(ibv_cq* cq, int most) {
+// By the extended interface.
+int Program::take_extended(const Completions& queue, std::span<ibv_wc> wc) {
+  namespace model = adverb::model;
+  model::Cq& managed = *verbs_.managed(queue.cq);
+  auto* const cq = reinterpret_cast<ibv_cq_ex*>(queue.cq);
+  ibv_poll_cq_attr attr{};
+  int rc = model::cq_ex_start_poll(managed, cq, &attr);
+  if (rc != 0)
+    return rc == ENOENT ? 0 : -1;
+  size_t n = 0;
+  for (; rc == 0; rc = n < wc.size() ? model::cq_ex_next_poll(managed, cq) : ENOENT) {
+    ibv_wc& one = wc[n++];
+    one = {};
+    one.wr_id = cq->wr_id;
+    one.status = cq->status;
+    one.opcode = model::cq_ex_read_opcode(managed, cq);
+    one.byte_len = model::cq_ex_read_byte_len(managed, cq);
+    one.imm_data = model::cq_ex_read_imm_data(managed, cq);
+    one.qp_num = model::cq_ex_read_qp_num(managed, cq);
+    one.wc_flags = model::cq_ex_read_wc_flags(managed, cq);
+  }
+  model::cq_ex_end_poll(managed, cq);
+  return rc == ENOENT ? static_cast<int>(n) : -1;
+}
+
+int Program::take(const Completions& from, int most) {
   std::array<ibv_wc, 8> wc{};
-  const int n = adverb::model::poll_cq(*verbs_.managed(cq), most, wc.data());
+  const int n = from.extended && !choices_.once_in(3)
+                    ? take_extended(from, std::span(wc).first(static_cast<size_t>(most)))
+                    : adverb::model::poll_cq(*verbs_.managed(from.cq), most, wc.data());
   if (n < 0)
     trouble.emplace_back("ibv_poll_cq fails");
   for (int i = 0; i < n; ++i) {
@@ -155,16 +186,21 @@ int Program::take(ibv_cq* cq, int most) {
 }
 
 int Program::poll(Completions& queue, int most) {
-  if (queue.asleep && !Fabric::take_event(queue.cq))
+  const uint64_t began = ++moment_;
+  if (queue.asleep && !Fabric::take_event(queue.cq)) {
+    queue.emptied = began;
     return 0;
+  }
   queue.asleep = false;
-  int n = take(queue.cq, most);
+  int n = take(queue, most);
+  if (n == 0)
+    queue.emptied = began;
   if (n != 0 || !sleeps_)
     return n;
   // Armed first: what came before is found by one more look.
   if (adverb::model::req_notify_cq(*verbs_.managed(queue.cq), 0) != 0)
     trouble.emplace_back("ibv_req_notify_cq fails");
-  n = take(queue.cq, 1);
+  n = take(queue, 1);
   queue.asleep = n == 0;
   return n;
 }
@@ -176,7 +212,7 @@ void Program::poll() {
 
 bool Program::overslept() {
   return std::ranges::any_of(cqs_, [this](const Completions& queue) {
-    return queue.asleep && !Fabric::take_event(queue.cq) && take(queue.cq, 1) != 0;
+    return queue.asleep && !Fabric::take_event(queue.cq) && take(queue, 1) != 0;
   });
 }
 

@@ -20,11 +20,12 @@ bool Program::fill(Queue& queue, Operation& operation, ibv_send_wr& wr,
                    std::vector<ibv_sge>& sges) {
   operation.id = ++next_id_;
   operation.qp = queue.number;
-  operation.kind = static_cast<Kind>(choices_.below(5));
-  operation.fenced = choices_.once_in(4);
+  operation.kind = habits_.kind();
+  operation.fenced = habits_.fenced();
   operation.target.there = queue.peer->number_;
-  operation.target.count =
-      choices_.once_in(3) ? choices_.between(1, slot_cells) : choices_.between(1, 8);
+  operation.target.count = habits_.empty()   ? 0
+                           : habits_.large() ? choices_.between(1, slot_cells)
+                                             : choices_.between(1, 8);
   const bool counts = operation.kind == Kind::fetch_add;
   const uint32_t writable = shared_cells - counter_cells;
   if (counts) {
@@ -32,14 +33,13 @@ bool Program::fill(Queue& queue, Operation& operation, ibv_send_wr& wr,
     operation.target.cell = writable + choices_.below(counter_cells);
   } else {
     // In few places, so that they meet.
-    operation.target.cell =
-        std::min(choices_.below(8) * 16 + choices_.below(3), writable - operation.target.count);
+    operation.target.cell = std::min(habits_.place(), writable - operation.target.count);
   }
   const bool outgoing = operation.kind != Kind::read && !counts;
   uint32_t slot = slots;
   // What an earlier READ of this queue pair brings, behind a fence.
   if ((operation.kind == Kind::send || operation.kind == Kind::write) && operation.fenced &&
-      choices_.once_in(2))
+      habits_.brought())
     for (auto it = queue.order.rbegin(); it != queue.order.rend() && operation.from == never; ++it)
       if (const Operation* earlier = oracle_.operation(*it);
           earlier != nullptr && earlier->kind == Kind::read && !earlier->wrong) {
@@ -58,9 +58,14 @@ bool Program::fill(Queue& queue, Operation& operation, ibv_send_wr& wr,
     for (uint32_t i = 0; i < operation.target.count; ++i)
       operation.values.push_back(cells[i] = ++next_value_);
   // Once in a while something that the peer must refuse.
-  operation.wrong = wrong_ != 0 && operation.kind != Kind::send && choices_.once_in(wrong_);
+  operation.wrong = wrong_ != 0 && operation.target.count != 0 && operation.kind != Kind::send &&
+                    choices_.once_in(wrong_);
   operation.wrong_here = operation.wrong && choices_.once_in(4);
-  operation.key = operation.kind == Kind::send ? 0 : queue.peer->shared_mr_->rkey;
+  const bool aside = operation.kind != Kind::send && !operation.wrong &&
+                     operation.target.cell + operation.target.count <= side_cells &&
+                     habits_.aside();
+  const ibv_mr* const region = aside ? queue.peer->side_mr_ : queue.peer->shared_mr_;
+  operation.key = operation.kind == Kind::send ? 0 : region->rkey;
   wr.wr_id = operation.id;
   if (operation.signaled && !(queue.all_signaled && choices_.once_in(2)))
     wr.send_flags |= IBV_SEND_SIGNALED;
@@ -68,9 +73,10 @@ bool Program::fill(Queue& queue, Operation& operation, ibv_send_wr& wr,
     wr.send_flags |= IBV_SEND_FENCE;
   const uint32_t bytes = operation.target.count * cell_bytes;
   if (outgoing && operation.from == never && !operation.wrong_here && bytes <= 64 &&
-      choices_.once_in(3))
+      habits_.inlined())
     wr.send_flags |= IBV_SEND_INLINE;
-  sges.push_back({reinterpret_cast<uintptr_t>(cells), bytes, own_mr_->lkey});
+  if (bytes != 0 || choices_.once_in(2)) // of no bytes, or of no element
+    sges.push_back({reinterpret_cast<uintptr_t>(cells), bytes, own_mr_->lkey});
   if (bytes > cell_bytes && choices_.once_in(4)) { // in two elements
     const uint32_t first = choices_.between(1, operation.target.count - 1) * cell_bytes;
     sges[0].length = first;
@@ -112,7 +118,8 @@ bool Program::fill(Queue& queue, Operation& operation, ibv_send_wr& wr,
 }
 
 void Program::post(Queue& queue) {
-  const uint32_t most = std::min({queue.depth - queue.open, budget_, 4U});
+  const uint32_t most = std::min({queue.depth - queue.open, budget_, habits_.most()});
+  ++fruitless_;
   if (most == 0 || queue.leaving || (queue.failed && !choices_.once_in(8)))
     return;
   adverb::model::Qp* const managed = verbs_.managed(queue.qp);
@@ -128,7 +135,7 @@ void Program::post(Queue& queue) {
     Operation operation;
     // A full queue must end in one that says when there is room, and so must the last buffers.
     operation.signaled = queue.all_signaled || queue.open + i + 1 == queue.depth ||
-                         free_.size() <= kept_slots() + 1 || choices_.below(3) != 1;
+                         free_.size() <= kept_slots() + 1 || !habits_.quiet();
     ibv_send_wr wr{};
     std::vector<ibv_sge> elements;
     if (!fill(queue, operation, wr, elements))
@@ -145,11 +152,21 @@ void Program::post(Queue& queue) {
     return;
   for (size_t i = 0; i + 1 < list.size(); ++i)
     list[i].next = &list[i + 1];
+  fruitless_ = 0;
   queue.open += static_cast<uint32_t>(list.size());
   budget_ -= static_cast<uint32_t>(list.size());
   ibv_send_wr* bad = nullptr;
-  if (const int rc = adverb::model::post_send(*managed, &list.front(), &bad); rc != 0)
-    trouble.push_back("ibv_post_send: " + std::string(strerror(rc)));
+  if (const int rc = give(queue, list, bad); rc != 0) {
+    if (rc != ENOMEM || !fabric_.refuses)
+      trouble.push_back("ibv_post_send: " + std::string(strerror(rc)));
+    bool refused = false;
+    std::vector<uint64_t> ids;
+    for (const ibv_send_wr& wr : list)
+      if ((refused = refused || &wr == bad))
+        ids.push_back(wr.wr_id);
+    for (; !ids.empty(); ids.pop_back())
+      give_back(queue, ids.back());
+  }
   // What was inline, and every list, is the program's again.
   for (const ibv_send_wr& wr : list)
     if ((wr.send_flags & IBV_SEND_INLINE) != 0)
@@ -159,8 +176,78 @@ void Program::post(Queue& queue) {
     std::ranges::fill(elements, ibv_sge{});
 }
 
+namespace {
+
+// One call of the extended interface for what a plain request says.
+void build(adverb::model::Qp& mine, ibv_qp_ex* qp, const ibv_send_wr& wr) {
+  namespace model = adverb::model;
+  qp->wr_id = wr.wr_id;
+  qp->wr_flags = wr.send_flags & ~static_cast<unsigned>(IBV_SEND_INLINE);
+  switch (wr.opcode) {
+  case IBV_WR_RDMA_WRITE:
+    model::wr_rdma_write(mine, qp, wr.wr.rdma.rkey, wr.wr.rdma.remote_addr);
+    break;
+  case IBV_WR_RDMA_WRITE_WITH_IMM:
+    model::wr_rdma_write_imm(mine, qp, wr.wr.rdma.rkey, wr.wr.rdma.remote_addr, wr.imm_data);
+    break;
+  case IBV_WR_RDMA_READ:
+    model::wr_rdma_read(mine, qp, wr.wr.rdma.rkey, wr.wr.rdma.remote_addr);
+    break;
+  case IBV_WR_ATOMIC_FETCH_AND_ADD:
+    model::wr_atomic_fetch_add(mine, qp, wr.wr.atomic.rkey, wr.wr.atomic.remote_addr,
+                               wr.wr.atomic.compare_add);
+    break;
+  default:
+    model::wr_send(mine, qp);
+    break;
+  }
+  if ((wr.send_flags & IBV_SEND_INLINE) != 0) {
+    std::array<ibv_data_buf, 2> parts{};
+    for (int i = 0; i < wr.num_sge; ++i)
+      parts.at(static_cast<size_t>(i)) = {reinterpret_cast<void*>(wr.sg_list[i].addr),
+                                          wr.sg_list[i].length};
+    model::wr_set_inline_data_list(mine, qp, static_cast<size_t>(wr.num_sge), parts.data());
+  } else if (wr.num_sge == 1) {
+    model::wr_set_sge(mine, qp, wr.sg_list->lkey, wr.sg_list->addr, wr.sg_list->length);
+  } else {
+    model::wr_set_sge_list(mine, qp, static_cast<size_t>(wr.num_sge), wr.sg_list);
+  }
+}
+
+} // namespace
+
+// By one of the interfaces that the queue pair has.
+int Program::give(Queue& queue, std::deque<ibv_send_wr>& list, ibv_send_wr*& bad) {
+  adverb::model::Qp& managed = *verbs_.managed(queue.qp);
+  if (!queue.extended || choices_.once_in(3))
+    return adverb::model::post_send(managed, &list.front(), &bad);
+  auto* const qp = reinterpret_cast<ibv_qp_ex*>(queue.qp);
+  adverb::model::wr_start(managed, qp);
+  if (choices_.once_in(8)) { // it thinks better of it, and begins once more
+    build(managed, qp, list.back());
+    adverb::model::wr_abort(managed, qp);
+    adverb::model::wr_start(managed, qp);
+  }
+  for (const ibv_send_wr& wr : list)
+    build(managed, qp, wr);
+  bad = &list.front();
+  return adverb::model::wr_complete(managed, qp);
+}
+
+// It was not taken, and nothing behind it.
+void Program::give_back(Queue& queue, uint64_t id) {
+  oracle_.refused(id);
+  release(id);
+  std::erase(queue.order, id);
+  --queue.open;
+  ++budget_;
+}
+
 void Program::post_receive(Queue& queue) {
-  if (queue.receives >= receives_max || free_.empty() || queue.failed || queue.leaving)
+  const bool full = srq_ != nullptr
+                        ? srq_open_ >= 2 * queues_.size()
+                        : queue.receives >= receives_max || queue.failed || queue.leaving;
+  if (full || free_.empty())
     return;
   const uint64_t id = ++next_id_;
   const uint32_t slot = free_.back();
@@ -177,12 +264,31 @@ void Program::post_receive(Queue& queue) {
   wr.sg_list = sges.data();
   wr.num_sge = first == all ? 1 : 2;
   use(id, slot);
-  queue.waiting.push_back(id);
-  ++queue.receives;
-  oracle_.receive_posted(queue.number, id, slot_cells, filler);
   ibv_recv_wr* bad = nullptr;
-  if (const int rc = adverb::model::post_recv(*verbs_.managed(queue.qp), &wr, &bad); rc != 0)
+  int rc = 0;
+  if (srq_ != nullptr) {
+    ++srq_open_;
+    oracle_.shared_receive_posted(number_, id, slot_cells, filler);
+    rc = adverb::model::post_srq_recv(*verbs_.managed(srq_), &wr, &bad);
+  } else {
+    queue.waiting.push_back(id);
+    ++queue.receives;
+    oracle_.receive_posted(queue.number, id, slot_cells, filler);
+    rc = adverb::model::post_recv(*verbs_.managed(queue.qp), &wr, &bad);
+  }
+  if (rc == 0)
+    return;
+  if (rc != ENOMEM || !fabric_.refuses)
     trouble.push_back("ibv_post_recv: " + std::string(strerror(rc)));
+  release(id);
+  if (srq_ != nullptr) {
+    --srq_open_;
+    oracle_.shared_receive_refused(number_, id);
+  } else {
+    --queue.receives;
+    std::erase(queue.waiting, id);
+    oracle_.receive_refused(queue.number, id);
+  }
 }
 
 } // namespace sim

@@ -26,6 +26,14 @@ constexpr std::array policies = {
                                 {"register": "pinned"}, {"copy_below": "256B"}]})",
     R"({"version": 1, "rules": [{"match": {"max_size": "8KiB"}, "register": "pinned"},
                                 {"register": "none"}, {"order": "relaxed"}]})",
+    // Of what peers reach, the smaller region is pinned, or the other.
+    R"({"version": 1, "rules": [{"match": {"max_size": "1KiB"}, "register": "pinned"},
+                                {"register": "none"}, {"copy_below": "64B"}]})",
+    R"({"version": 1, "rules": [{"match": {"max_size": "1KiB"}, "register": "pinned"},
+                                {"match": {"access": ["local_only"]}, "register": "pinned"},
+                                {"register": "none"}]})",
+    R"({"version": 1, "rules": [{"match": {"max_size": "1KiB"}, "register": "none"},
+                                {"register": "pinned"}]})",
 };
 
 const adverb::policy::Policy& policy(uint32_t which) {
@@ -52,6 +60,7 @@ public:
         fibres_(choices, period_), loud_(loud) {
     oracle_.loud = fabric_.loud = loud;
     fabric_.cleans = choices.once_in(2);
+    fabric_.reuses_keys = choices.once_in(2);
     const uint32_t which = choices.below(policies.size());
     if (loud)
       printf("  policy %s\n", policies.at(which));
@@ -68,6 +77,15 @@ public:
     }
     for (uint32_t i = 0; i < pairs_; ++i)
       Program::connect(*programs_[0], *programs_[1], i);
+    if (choices.once_in(4))
+      programs_[0]->silence(*programs_[1]);
+    if (const uint32_t refused = std::array{0, 0, 0, 0, 0, 30, 4}[choices.below(7)]; refused != 0)
+      fabric_.refuses = [this, refused] {
+        if (lavish_ || !choices_.once_in(refused))
+          return false;
+        oracle_.starved();
+        return true;
+      };
   }
 
   Outcome run() {
@@ -80,7 +98,13 @@ public:
       if (!take_any())
         break;
     }
-    wind_up();
+    lavish_ = true;
+    if (programs_[0]->silent()) {
+      wind_up(1);
+      if (!broken() && fibres_.idle())
+        oracle_.rested(0, {programs_[0]->shared(), programs_[1]->shared()});
+    }
+    wind_up(0);
     Outcome outcome;
     if (!broken() && fibres_.idle())
       for (const auto& program : programs_)
@@ -155,21 +179,21 @@ private:
     }
   }
 
-  // Lets everything come to its end.
-  void wind_up() {
+  // Lets everything come to its end. Programs before `first` take no part.
+  void wind_up(uint32_t first) {
     size_t timers = 0;
     for (; steps_ < steps_max && !broken(); ++steps_) {
       offer();
       if (!offered_.empty() && !choices_.once_in(8)) {
         // As long as anything new happens: else there is always somebody who polls.
         if (offered_.back().go)
-          for (const auto& program : programs_)
-            offer(*program, &Program::offer_poll);
+          for (uint32_t i = first; i < programs_.size(); ++i)
+            offer(*programs_[i], &Program::offer_poll);
         take_any();
         continue;
       }
       bool any = false;
-      for (uint32_t i = 0; i < programs_.size(); ++i) {
+      for (uint32_t i = first; i < programs_.size(); ++i) {
         if (fibres_.busy(poster_of(i)) || fibres_.busy(poller_of(i)))
           continue; // it comes to it later
         Step step{poller_of(i), [&program = *programs_[i]] {
@@ -189,6 +213,7 @@ private:
       bool idle = true;
       for (const auto& program : programs_)
         idle = program->idle() && idle;
+      idle = idle && first == 0;
       if (idle || ++timers > timers_max)
         break;
       for (const auto& program : programs_)
@@ -247,6 +272,7 @@ private:
   Steps fresh_;
   uint32_t pairs_ = 0;
   size_t steps_ = 0;
+  bool lavish_ = false; // there is always memory to register
   const bool loud_;
 };
 
