@@ -148,8 +148,9 @@ private:
     uint32_t there = 0;
     bool relaxed = false;
     std::vector<Known*> operations;
-    size_t open = 0;          // the first that is not over
-    bool failed = false;      // a completion with error was polled
+    size_t open = 0;     // the first that is not over
+    bool failed = false; // a completion with error was polled
+    const Known* first_failed = nullptr;
     bool wrong = false;       // a request that must be refused was posted
     std::vector<Known*> sent; // that take a receive of the peer's
     std::vector<Receive> receives;

@@ -52,7 +52,7 @@ Program::Program(uint32_t number, Choices& choices, Fabric& fabric, Net& net, Or
       renewals_(choices.once_in(3) ? choices.between(1, 4) : 0),
       abrupt_(!fabric.reuses_keys && choices.once_in(4)),
       downs_(choices.once_in(3) ? choices.between(1, 3) : 0),
-      wrong_(std::array<uint32_t, 4>{0, 200, 40, 10}[choices.below(4)]) {
+      wrong_(std::array<uint32_t, 8>{0, 0, 200, 200, 40, 40, 10, 4}[choices.below(8)]) {
   words_.loud = loud;
   auto links = std::make_shared<Links>(world, service_of(number), net);
   links->serve(adverb::transfer::make_protocol(
@@ -63,6 +63,8 @@ Program::Program(uint32_t number, Choices& choices, Fabric& fabric, Net& net, Or
   pd_ = verbs_.alloc_pd(context_);
   shared_mr_ = verbs_.reg_mr(pd_, shared_.data(), shared_.size_bytes(), shared_rights);
   own_mr_ = verbs_.reg_mr(pd_, own_.data(), own_.size_bytes(), IBV_ACCESS_LOCAL_WRITE);
+  near_mr_ =
+      verbs_.reg_mr(pd_, own_.data(), near_slots * slot_cells * cell_bytes, IBV_ACCESS_LOCAL_WRITE);
   side_mr_ = verbs_.reg_mr(pd_, shared_.data(), side_cells * cell_bytes, shared_rights);
   const uint32_t cqs = choices.between(1, 3);
   for (uint32_t i = 0; i < cqs; ++i)
@@ -106,6 +108,7 @@ void Program::close() {
   verbs_.dereg_mr(shared_mr_);
   for (ibv_mr* mr : old_mrs_)
     verbs_.dereg_mr(mr);
+  verbs_.dereg_mr(near_mr_);
   verbs_.dereg_mr(own_mr_);
   verbs_.dealloc_pd(pd_);
   verbs_.close_device(context_);
@@ -117,7 +120,7 @@ void Program::make_qp() {
   init.send_cq = cqs_[choices_.below(static_cast<uint32_t>(cqs_.size()))].cq;
   init.recv_cq = cqs_[choices_.below(static_cast<uint32_t>(cqs_.size()))].cq;
   init.qp_type = IBV_QPT_RC;
-  init.cap = {choices_.between(2, 16), 16, 2, 2, 64};
+  init.cap = {choices_.once_in(8) ? 80 : choices_.between(2, 16), 16, 2, 2, 64};
   init.sq_sig_all = choices_.once_in(4) ? 1 : 0;
   queue->all_signaled = init.sq_sig_all != 0;
   init.srq = srq_;
@@ -242,6 +245,11 @@ size_t Program::kept_slots() const {
   for (const auto& queue : queues_)
     posted += queue->receives;
   return receives_max * queues_.size() - posted;
+}
+
+// Of one of the regions that it lies in.
+uint32_t Program::key_of(uint32_t slot) {
+  return (slot < near_slots && choices_.once_in(2) ? near_mr_ : own_mr_)->lkey;
 }
 
 uint64_t* Program::cells_of(uint32_t slot) {

@@ -83,6 +83,7 @@ public:
   static constexpr uint32_t side_cells = 64; // of the shared ones the first, a region of their own
   static constexpr uint32_t counter_cells = 2; // of the shared ones the last, for atomics
   static constexpr uint32_t slots = 36;
+  static constexpr uint32_t near_slots = 4;
   static constexpr uint32_t receives_max = 3; // of a queue pair; slots are kept for them
   static constexpr uint32_t slot_cells = 160;
 
@@ -181,6 +182,7 @@ private:
   void fails(Queue& queue);
   void use(uint64_t id, uint32_t slot);
   void release(uint64_t id);
+  uint32_t key_of(uint32_t slot);
   uint64_t* cells_of(uint32_t slot);
   size_t kept_slots() const; // for receives to come
 
@@ -208,6 +210,7 @@ private:
   ibv_mr* side_mr_ = nullptr;
   std::vector<ibv_mr*> old_mrs_; // of the same memory; no request is posted under their keys
   ibv_mr* own_mr_ = nullptr;
+  ibv_mr* near_mr_ = nullptr; // of the first slots once more
   std::vector<Completions> cqs_;
   ibv_comp_channel channel_{};
   ibv_srq* srq_ = nullptr; // of its queue pairs, if any

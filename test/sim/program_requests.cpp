@@ -76,11 +76,12 @@ bool Program::fill(Queue& queue, Operation& operation, ibv_send_wr& wr,
       habits_.inlined())
     wr.send_flags |= IBV_SEND_INLINE;
   if (bytes != 0 || choices_.once_in(2)) // of no bytes, or of no element
-    sges.push_back({reinterpret_cast<uintptr_t>(cells), bytes, own_mr_->lkey});
+    sges.push_back({reinterpret_cast<uintptr_t>(cells), bytes, key_of(slot)});
   if (bytes > cell_bytes && choices_.once_in(4)) { // in two elements
-    const uint32_t first = choices_.between(1, operation.target.count - 1) * cell_bytes;
-    sges[0].length = first;
-    sges.push_back({sges[0].addr + first, bytes - first, own_mr_->lkey});
+    const uint32_t most = operation.target.count - 1;
+    const uint32_t first = choices_.between(1, choices_.once_in(2) ? std::min(most, 4U) : most);
+    sges[0].length = first * cell_bytes;
+    sges.push_back({sges[0].addr + sges[0].length, bytes - sges[0].length, key_of(slot)});
   }
   const uint64_t address =
       reinterpret_cast<uintptr_t>(queue.peer->shared_.data() + operation.target.cell) +
@@ -257,8 +258,8 @@ void Program::post_receive(Queue& queue) {
   constexpr uint32_t all = slot_cells * cell_bytes;
   const uint32_t first = choices_.once_in(3) ? choices_.between(1, 8) * cell_bytes : all;
   std::array<ibv_sge, 2> sges{
-      {{reinterpret_cast<uintptr_t>(cells), first, own_mr_->lkey},
-       {reinterpret_cast<uintptr_t>(cells) + first, all - first, own_mr_->lkey}}};
+      {{reinterpret_cast<uintptr_t>(cells), first, key_of(slot)},
+       {reinterpret_cast<uintptr_t>(cells) + first, all - first, key_of(slot)}}};
   ibv_recv_wr wr{};
   wr.wr_id = id;
   wr.sg_list = sges.data();

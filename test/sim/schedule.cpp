@@ -14,33 +14,47 @@ namespace {
 constexpr size_t steps_max = 20'000;
 constexpr size_t timers_max = 200; // while nothing else happens
 
-// The ways a user may have it. Regions of a program's own are smaller than the shared one is large.
+// The ways a user may have it, each with `order` "relaxed", too. The regions that peers reach are
+// of 512 bytes and 4 KiB, a program's own of 5 KiB and more than 40.
 constexpr std::array policies = {
-    R"({"version": 1, "rules": [{"register": "none"}]})",
-    R"({"version": 1, "rules": [{"register": "none"}, {"copy_below": "64B"}]})",
-    R"({"version": 1, "rules": [{"match": {"access": ["local_only"]}, "register": "none"},
-                                {"register": "pinned"}]})",
-    R"({"version": 1, "rules": [{"match": {"max_size": "8KiB"}, "register": "pinned"},
-                                {"register": "none"}]})",
-    R"({"version": 1, "rules": [{"match": {"max_size": "8KiB"}, "register": "none"},
-                                {"register": "pinned"}, {"copy_below": "256B"}]})",
-    R"({"version": 1, "rules": [{"match": {"max_size": "8KiB"}, "register": "pinned"},
-                                {"register": "none"}, {"order": "relaxed"}]})",
+    R"({"register": "none"})",
+    R"({"register": "none"}, {"copy_below": "64B"})",
+    R"({"match": {"access": ["local_only"]}, "register": "none"}, {"register": "pinned"})",
+    R"({"match": {"access": ["local_only"]}, "register": "none"}, {"register": "pinned"},
+       {"copy_below": "64B"})",
+    R"({"match": {"max_size": "8KiB"}, "register": "pinned"}, {"register": "none"})",
+    R"({"match": {"max_size": "8KiB"}, "register": "pinned"}, {"register": "none"},
+       {"copy_below": "256B"})",
+    R"({"match": {"max_size": "8KiB"}, "register": "none"}, {"register": "pinned"},
+       {"copy_below": "256B"})",
     // Of what peers reach, the smaller region is pinned, or the other.
-    R"({"version": 1, "rules": [{"match": {"max_size": "1KiB"}, "register": "pinned"},
-                                {"register": "none"}, {"copy_below": "64B"}]})",
-    R"({"version": 1, "rules": [{"match": {"max_size": "1KiB"}, "register": "pinned"},
-                                {"match": {"access": ["local_only"]}, "register": "pinned"},
-                                {"register": "none"}]})",
-    R"({"version": 1, "rules": [{"match": {"max_size": "1KiB"}, "register": "none"},
-                                {"register": "pinned"}]})",
+    R"({"match": {"max_size": "1KiB"}, "register": "pinned"}, {"register": "none"},
+       {"copy_below": "64B"})",
+    R"({"match": {"max_size": "1KiB"}, "register": "pinned"},
+       {"match": {"access": ["local_only"]}, "register": "pinned"}, {"register": "none"})",
+    R"({"match": {"max_size": "1KiB"}, "register": "pinned"},
+       {"match": {"access": ["local_only"], "max_size": "8KiB"}, "register": "pinned"},
+       {"register": "none"})",
+    R"({"match": {"max_size": "1KiB"}, "register": "none"}, {"register": "pinned"})",
 };
+constexpr uint32_t policies_all = 2 * policies.size();
+
+std::string text_of(uint32_t which) {
+  return std::string(R"({"version": 1, "rules": [)") + policies.at(which / 2) +
+         (which % 2 == 0 ? "" : R"(, {"order": "relaxed"})") + "]}";
+}
+
+// Strict three times of four.
+uint32_t choose_policy(Choices& choices) {
+  const auto which = 2 * choices.below(policies.size());
+  return which + (choices.once_in(4) ? 1 : 0);
+}
 
 const adverb::policy::Policy& policy(uint32_t which) {
-  static std::array<std::unique_ptr<const adverb::policy::Policy>, policies.size()> all;
+  static std::array<std::unique_ptr<const adverb::policy::Policy>, policies_all> all;
   auto& one = all.at(which);
   if (!one) {
-    auto loaded = adverb::policy::load_text(policies.at(which), "sim", "/usr/bin/sim");
+    auto loaded = adverb::policy::load_text(text_of(which), "sim", "/usr/bin/sim");
     for (const auto& error : loaded.errors)
       fprintf(stderr, "sim: %s\n", error.text().c_str());
     if (!loaded)
@@ -51,7 +65,7 @@ const adverb::policy::Policy& policy(uint32_t which) {
 }
 
 // Points of the library between two interruptions, at most. 0: every step runs to its end.
-constexpr std::array<uint32_t, 6> periods = {0, 0, 0, 12, 40, 150};
+constexpr std::array<uint32_t, 8> periods = {0, 0, 0, 0, 6, 12, 40, 150};
 
 class Schedule {
 public:
@@ -61,11 +75,11 @@ public:
     oracle_.loud = fabric_.loud = loud;
     fabric_.cleans = choices.once_in(2);
     fabric_.reuses_keys = choices.once_in(2);
-    const uint32_t which = choices.below(policies.size());
+    const uint32_t which = choose_policy(choices);
     if (loud)
-      printf("  policy %s\n", policies.at(which));
+      printf("  policy %s\n", text_of(which).c_str());
     // Both by the same, or each by its own.
-    const uint32_t other = choices.once_in(4) ? choices.below(policies.size()) : which;
+    const uint32_t other = choices.once_in(4) ? choose_policy(choices) : which;
     programs_[0] =
         std::make_unique<Program>(0, choices, fabric_, net_, oracle_, policy(which), loud);
     programs_[1] =
