@@ -48,8 +48,8 @@ Program::Program(uint32_t number, Choices& choices, Fabric& fabric, Net& net, Or
              .shared_page = false}),
       shared_(memory_of(number, 0, shared_cells)), own_(memory_of(number, 1, slots * slot_cells)),
       next_id_((number + 1) * 1'000'000ULL), next_value_((number + 1) * 1'000'000'000'000ULL),
-      sleeps_(choices.once_in(3)), budget_(choices.between(8, 40)),
-      renewals_(choices.once_in(3) ? choices.between(1, 4) : 0),
+      sleeps_(choices.once_in(3)), hasty_(sleeps_ && choices.once_in(2)),
+      budget_(choices.between(8, 40)), renewals_(choices.once_in(3) ? choices.between(1, 4) : 0),
       abrupt_(!fabric.reuses_keys && choices.once_in(4)),
       downs_(choices.once_in(3) ? choices.between(1, 3) : 0),
       wrong_(std::array<uint32_t, 8>{0, 0, 200, 200, 40, 40, 10, 4}[choices.below(8)]) {

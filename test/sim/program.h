@@ -173,6 +173,7 @@ private:
   void give_back(Queue& queue, uint64_t id);
   void post_receive(Queue& queue);
   int poll(Completions& queue, int most);
+  int poll_hastily(Completions& queue, uint64_t began);
   int take(const Completions& queue, int most);
   int take_extended(const Completions& queue, std::span<ibv_wc> wc);
   void look();
@@ -228,6 +229,7 @@ private:
   bool gives_up_ = false;  // it or its peer is silent: there may never be room again
   uint32_t fruitless_ = 0; // times in a row that it wanted to post, and had no room
   bool sleeps_;            // on its channel, when it has found nothing
+  bool hasty_;             // when it has found fewer than it asked for
   uint32_t budget_;        // requests still to be posted
   uint32_t renewals_;      // times the memory that peers reach may get another key
   bool abrupt_;            // the old one ends with requests outstanding

@@ -34,7 +34,7 @@ constexpr std::array policies = {
        {"match": {"access": ["local_only"]}, "register": "pinned"}, {"register": "none"})",
     R"({"match": {"max_size": "1KiB"}, "register": "pinned"},
        {"match": {"access": ["local_only"], "max_size": "8KiB"}, "register": "pinned"},
-       {"register": "none"})",
+       {"register": "none"}, {"copy_below": "1KiB"})",
     R"({"match": {"max_size": "1KiB"}, "register": "none"}, {"register": "pinned"})",
 };
 constexpr uint32_t policies_all = 2 * policies.size();

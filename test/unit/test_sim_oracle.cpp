@@ -313,3 +313,65 @@ TEST_CASE("atomics count each other") {
     CHECK(says(h.end(0, 3), "counts 3 of 2"));
   }
 }
+
+TEST_CASE("a shared receive completes once, whichever it is") {
+  History h;
+  h.oracle.shares(1, 7);
+  h.oracle.shared_receive_posted(7, 50, 8);
+  h.oracle.shared_receive_posted(7, 51, 8);
+  const auto one = h.post(Kind::send);
+  const auto two = h.post(Kind::send);
+  h.arrive(51, 101);
+  SECTION("right") {
+    h.arrive(50, 102);
+    h.complete(one);
+    h.complete(two);
+    CHECK(h.end(0).empty());
+  }
+  SECTION("the same once more") {
+    h.arrive(51, 102);
+    CHECK(says(h.end(0), "none, or not this"));
+  }
+  SECTION("one is missing") {
+    h.complete(one);
+    h.complete(two);
+    CHECK(says(h.end(0), "2 messages were sent to it, and 1"));
+  }
+}
+
+TEST_CASE("what was not taken has no effect") {
+  History h;
+  const auto one = h.post(Kind::write);
+  h.oracle.refused(h.post(Kind::write));
+  h.complete(one);
+  SECTION("right") {
+    CHECK(h.end(101).empty());
+  }
+  SECTION("it has one all the same") {
+    CHECK(says(h.end(102), "nobody wrote"));
+  }
+}
+
+TEST_CASE("all is there when nobody polls and nothing happens") {
+  History h;
+  h.post(Kind::write);
+  const uint64_t found = GENERATE(uint64_t{0}, uint64_t{101});
+  h.oracle.rested(0, {{0, 0}, {found, 0}});
+  if (found == 101)
+    CHECK(h.oracle.findings().empty());
+  h.complete(h.id);
+  CHECK(says(h.end(101), "has overwritten") == (found == 0));
+}
+
+TEST_CASE("a message is there when nobody polls and nothing happens") {
+  History h;
+  h.oracle.receive_posted(1, 50, 8);
+  h.post(Kind::send);
+  const bool came = GENERATE(false, true);
+  if (came)
+    h.arrive(50, 101);
+  h.oracle.rested(0, {{0, 0}, {0, 0}});
+  REQUIRE(h.oracle.findings().empty() == came);
+  if (!came)
+    CHECK(says(h.oracle.findings().front(), "has not gone out"));
+}
