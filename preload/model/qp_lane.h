@@ -67,7 +67,11 @@ public:
   void unreport() override;
   // Nothing will say that what `next` is fenced off from has come, but the device knows by itself.
   bool drains_unheard(const steering::Request& next);
-  uint64_t last_posted() const noexcept { return last_.seq; }
+  // Of one that was posted behind `seq` there is still something to come, and that tells of all
+  // before it: it would take for done what is posted as `seq` now.
+  bool has_later(uint64_t seq) const noexcept {
+    return last_.seq > seq && (busy() || marker_ == Marker::out);
+  }
   uint64_t receives() const noexcept override { return receives_; }
 
   // The first request that the provider did not take, if any since the last call: it and those

@@ -78,7 +78,7 @@ Queue::Step Queue::issue_replay(Request& r, int& why) {
   device_.commit();
   if (device_.refused())
     return Step::changed;
-  if (device_.busy() && (device_.last_posted() > r.seq || fails_here(r))) {
+  if (device_.has_later(r.seq) || (device_.busy() && fails_here(r))) {
     device_.want_drained(r);
     return Step::wait;
   }
@@ -124,7 +124,7 @@ Queue::Step Queue::issue_nothing(Request& r) {
 // The queue pair is in error: the provider completes whatever is posted with WR_FLUSH_ERR.
 Queue::Step Queue::issue_flush(Request& r) {
   // One behind it that is there already (order "relaxed") would, completing, take it for done.
-  if (device_.busy() && device_.last_posted() > r.seq) {
+  if (device_.has_later(r.seq)) {
     device_.want_drained(r);
     return Step::wait;
   }
