@@ -48,8 +48,10 @@ Program::Program(uint32_t number, Choices& choices, Fabric& fabric, Net& net, Or
              .shared_page = false}),
       shared_(memory_of(number, 0, shared_cells)), own_(memory_of(number, 1, slots * slot_cells)),
       next_id_((number + 1) * 1'000'000ULL), next_value_((number + 1) * 1'000'000'000'000ULL),
-      sleeps_(choices.once_in(3)), hasty_(sleeps_ && choices.once_in(2)),
-      budget_(choices.between(8, 40)), renewals_(choices.once_in(3) ? choices.between(1, 4) : 0),
+      deep_(choices.once_in(24)), sleeps_(choices.once_in(3)),
+      hasty_(sleeps_ && choices.once_in(2)),
+      budget_(deep_ ? choices.between(70, 105) : choices.between(8, 40)),
+      renewals_(choices.once_in(3) ? choices.between(1, 4) : 0),
       abrupt_(!fabric.reuses_keys && choices.once_in(4)),
       downs_(choices.once_in(3) ? choices.between(1, 3) : 0),
       wrong_(std::array<uint32_t, 8>{0, 0, 200, 200, 40, 40, 10, 4}[choices.below(8)]) {
@@ -73,7 +75,7 @@ Program::Program(uint32_t number, Choices& choices, Fabric& fabric, Net& net, Or
     ibv_srq_init_attr init{nullptr, {64, 2, 0}};
     srq_ = verbs_.create_srq(pd_, &init);
   }
-  for (uint32_t slot = slots; slot-- > 0;)
+  for (uint32_t slot = deep_ ? slots : few_slots; slot-- > 0;)
     free_.push_back(slot);
 }
 
@@ -120,7 +122,7 @@ void Program::make_qp() {
   init.send_cq = cqs_[choices_.below(static_cast<uint32_t>(cqs_.size()))].cq;
   init.recv_cq = cqs_[choices_.below(static_cast<uint32_t>(cqs_.size()))].cq;
   init.qp_type = IBV_QPT_RC;
-  init.cap = {choices_.once_in(8) ? 80 : choices_.between(2, 16), 16, 2, 2, 64};
+  init.cap = {deep_ ? 100 : choices_.between(2, 16), 16, 2, 2, 64};
   init.sq_sig_all = choices_.once_in(4) ? 1 : 0;
   queue->all_signaled = init.sq_sig_all != 0;
   init.srq = srq_;
@@ -341,7 +343,7 @@ void Program::act() {
 
 void Program::offer_own(Steps& steps) {
   steps.emplace_back(poster_of(number_), [this] { act(); });
-  if (!silent_)
+  if (!silent_ || budget_ > last_polled_)
     offer_poll(steps);
 }
 

@@ -82,7 +82,8 @@ public:
   static constexpr uint32_t shared_cells = 512;
   static constexpr uint32_t side_cells = 64; // of the shared ones the first, a region of their own
   static constexpr uint32_t counter_cells = 2; // of the shared ones the last, for atomics
-  static constexpr uint32_t slots = 36;
+  static constexpr uint32_t slots = 110;       // most programs use few of them
+  static constexpr uint32_t few_slots = 36;
   static constexpr uint32_t near_slots = 4;
   static constexpr uint32_t receives_max = 3; // of a queue pair; slots are kept for them
   static constexpr uint32_t slot_cells = 160;
@@ -101,10 +102,12 @@ public:
   // Appends what it may do: its threads each one thing.
   void offer_own(Steps& steps);
   void offer_poll(Steps& steps);
-  // Neither polls nor sleeps, until wind_up() is called.
+  // From some moment on it neither polls nor sleeps, until wind_up() is called.
   void silence(Program& peer) {
-    if (srq_ == nullptr) // else none of its queue pairs could go
-      silent_ = gives_up_ = peer.gives_up_ = true;
+    if (srq_ != nullptr)
+      return; // none of its queue pairs could go
+    silent_ = gives_up_ = peer.gives_up_ = true;
+    last_polled_ = choices_.once_in(2) ? budget_ : choices_.between(0, budget_);
   }
   bool silent() const { return silent_; }
   // Takes what completes, and receives what comes, but posts no request.
@@ -226,15 +229,17 @@ private:
   uint64_t next_value_;
   bool found_some_ = false;
   bool silent_ = false;
-  bool gives_up_ = false;  // it or its peer is silent: there may never be room again
-  uint32_t fruitless_ = 0; // times in a row that it wanted to post, and had no room
-  bool sleeps_;            // on its channel, when it has found nothing
-  bool hasty_;             // when it has found fewer than it asked for
-  uint32_t budget_;        // requests still to be posted
-  uint32_t renewals_;      // times the memory that peers reach may get another key
-  bool abrupt_;            // the old one ends with requests outstanding
-  uint32_t downs_;         // times a queue pair may be taken down
-  uint32_t wrong_;         // one in so many requests must be refused; 0: none
+  uint32_t last_polled_ = 0; // requests that are still to be posted when it falls silent
+  bool gives_up_ = false;    // it or its peer is silent: there may never be room again
+  uint32_t fruitless_ = 0;   // times in a row that it wanted to post, and had no room
+  bool deep_;                // it may have more outstanding than a ring has slots at first
+  bool sleeps_;              // on its channel, when it has found nothing
+  bool hasty_;               // when it has found fewer than it asked for
+  uint32_t budget_;          // requests still to be posted
+  uint32_t renewals_;        // times the memory that peers reach may get another key
+  bool abrupt_;              // the old one ends with requests outstanding
+  uint32_t downs_;           // times a queue pair may be taken down
+  uint32_t wrong_;           // one in so many requests must be refused; 0: none
 };
 
 } // namespace sim
