@@ -76,13 +76,14 @@ int Cq::pop(int entries, ibv_wc* wc) {
   return n;
 }
 
-CqUser* Cq::user_of(uint32_t qpn) noexcept {
-  if (last_user_ == nullptr || last_qpn_ != qpn) [[unlikely]] {
-    const auto it = qps_.find(qpn);
-    last_user_ = it != qps_.end() ? it->second.qp : nullptr;
-    last_qpn_ = qpn;
-  }
-  return last_user_;
+CqUser* Cq::user_of(uint32_t qpn) {
+  const auto it = qps_.find(qpn);
+  if (it == qps_.end())
+    return nullptr;
+  CqUser* const user = it->second.qp;
+  if (user->bare != nullptr)
+    seen_[qpn % seen_max] = {qpn, user->bare};
+  return user;
 }
 
 void Cq::absorb_one(const Completion& c) {
@@ -179,10 +180,9 @@ inline void Cq::tell_errors() {
 }
 
 // Of `count` that the provider has just put there: how many are the program's now, to the front.
-// The others were pushed, or are adverb's own.
-inline int Cq::translate(ibv_wc* wc, int count) {
-  int n = 0;
-  for (int i = 0; i < count; ++i) {
+// The others were pushed, or are adverb's own. The first `n` are done with.
+int Cq::translate(ibv_wc* wc, int n, int count) {
+  for (int i = n; i < count; ++i) {
     CqUser* const user = user_of(wc[i].qp_num);
     if (user != nullptr && user->take(wc[i], *this)) [[likely]] {
       if (n != i)
@@ -194,21 +194,62 @@ inline int Cq::translate(ibv_wc* wc, int count) {
       absorb_one(c);
     }
   }
-  if (marker_waited_for_.load(std::memory_order_relaxed)) [[unlikely]]
-    pass_marker_on();
+  pass_marker_on();
+  return n;
+}
+
+// Of `count` the first `bare` were that, and of the last of these its queue is to be `told`; the
+// rest may be anything.
+int Cq::poll_other(int entries, ibv_wc* wc, int bare, bool told, int count) {
+  if (told)
+    user_of(wc[bare - 1].qp_num)->bare_landed();
+  const int n = translate(wc, bare, count);
+  return n == entries || (count < entries && none_ready()) ? n : poll_further(entries, wc, n);
+}
+
+// The provider's, if nothing waits that was there before; poll_lock_ held.
+[[gnu::always_inline]] inline int Cq::poll_provider(int entries, ibv_wc* wc) {
+  const int got = poll_cq_(cq_, entries, wc);
+  if (got <= 0)
+    return got;
+  // Those at the front that went bare and have succeeded are the program's as they are. Nobody has
+  // pushed what would come before them: when they were posted, nothing else was under way.
+  int n = 0;
+  do {
+    if (wc[n].status != IBV_WC_SUCCESS || !is_bare(wc[n].wr_id)) [[unlikely]]
+      return poll_other(entries, wc, n, false, got);
+    const Seen& user = seen_[wc[n].qp_num % seen_max];
+    if (user.qpn != wc[n].qp_num) [[unlikely]]
+      return poll_other(entries, wc, n, false, got);
+    ++n;
+    if (!user.bare->heard()) [[unlikely]]
+      return poll_other(entries, wc, n, true, got);
+  } while (n != got);
+  if (n != entries && !none_ready()) [[unlikely]]
+    return poll_further(entries, wc, n);
   return n;
 }
 
 int Cq::poll(int entries, ibv_wc* wc) {
+  int n = 0;
+  {
+    const std::lock_guard hold(poll_lock_);
+    n = none_ready() ? poll_provider(entries, wc) : poll_further(entries, wc, 0);
+    // Messages are looked for when there is nothing else, and now and then when there always is.
+    constexpr unsigned seldom = 16;
+    if (n < 0 || (n != 0 && (found_ += 256 / seldom) != 0)) [[likely]]
+      return n;
+  }
+  return look_for_messages(entries, wc, n);
+}
+
+// `n` are there.
+int Cq::look_for_messages(int entries, ibv_wc* wc, int n) {
   context_.progress();
+  if (n != 0 || none_ready())
+    return n;
   const std::lock_guard hold(poll_lock_);
-  if (!none_ready()) [[unlikely]]
-    return poll_further(entries, wc, 0);
-  const int got = poll_cq_(cq_, entries, wc);
-  if (got <= 0)
-    return got;
-  const int n = translate(wc, got);
-  return n == entries || (got < entries && none_ready()) ? n : poll_further(entries, wc, n);
+  return poll_further(entries, wc, 0);
 }
 
 // Fewer than asked for says that the queue is empty, and some programs sleep then: what the

@@ -11,6 +11,7 @@
 // earlier completion and the program does not poll.
 #pragma once
 
+#include "model/bare.h"
 #include "model/kick.h"
 #include "provider/ops.h"
 #include "steering/completion.h"
@@ -34,6 +35,12 @@ class Cq;
 // A queue pair whose completions arrive at a CQ; every call is under the CQ's poll_lock_.
 class CqUser {
 public:
+  // What it posts bare, null if nothing: of that only failures are told, and what heard() says.
+  explicit CqUser(BareRequests* bare) noexcept : bare(bare) {}
+  BareRequests* const bare;
+  // One of those has succeeded, and is the program's; what is pushed now comes behind it.
+  virtual void bare_landed() = 0;
+
   // What the program is to get of it is pushed to `cq`.
   virtual void on_completion(const Completion& completion, Cq& cq) = 0;
   // The same while the program polls `cq`. True: `wc` itself has become what the program is to get,
@@ -124,10 +131,14 @@ private:
   int absorb(int most);
   int absorb_extended(int most);
   void absorb_one(const Completion& completion);
-  int translate(ibv_wc* wc, int count); // poll_lock_ held, as the next
+  // poll_lock_ held, as of all that follow.
+  int translate(ibv_wc* wc, int from, int count);
   int poll_further(int entries, ibv_wc* wc, int have);
-  CqUser* user_of(uint32_t qpn) noexcept; // poll_lock_ held; null: no queue pair that is managed
-  void pass_marker_on();                  // poll_lock_ held
+  int poll_other(int entries, ibv_wc* wc, int bare, bool told, int count);
+  int poll_provider(int entries, ibv_wc* wc);
+  int look_for_messages(int entries, ibv_wc* wc, int n); // no lock held
+  CqUser* user_of(uint32_t qpn);                         // null: no queue pair that is managed
+  void pass_marker_on();                                 // poll_lock_ held
   bool is_late(const ibv_wc& wc) const;
   void take_the_last(uint32_t qpn, const CqUser* qp, bool gone);
   bool holds(uint32_t qpn);
@@ -152,8 +163,13 @@ private:
     CqUser* qp;
   };
   std::unordered_map<uint32_t, Attached> qps_; // poll_lock_
-  uint32_t last_qpn_ = 0;                      // poll_lock_: the last that user_of() found
-  CqUser* last_user_ = nullptr;
+  // Those of them that posted bare and were looked for last, by the low bits of their number.
+  struct Seen {
+    uint32_t qpn = UINT32_MAX;
+    BareRequests* bare = nullptr;
+  };
+  static constexpr uint32_t seen_max = 16;
+  std::array<Seen, seen_max> seen_; // poll_lock_
   // The last that were detached. No completion of theirs is the program's, and none that another
   // queue pair has under their number is taken for one.
   struct Gone {
@@ -177,6 +193,7 @@ private:
   std::vector<uint32_t> marker_waiters_;  // queue pair numbers, in the order they came
   Atomic<bool> marker_waited_for_{false}; // somebody is among them; written under ready_lock_
 
+  uint8_t found_ = 0;   // poll_lock_: polls that found something
   bool closed_ = false; // poll_lock_
   Atomic<bool> awaits_peers_{false};
   Atomic<bool> drain_wanted_{false};

@@ -36,7 +36,7 @@ void Cq::attach(uint32_t qpn, CqUser* qp) {
     hold.lock();
   }
   qps_[qpn] = {qp};
-  last_user_ = nullptr;
+  seen_[qpn % seen_max] = {};
 }
 
 void Cq::detach(uint32_t qpn, const CqUser* qp) {
@@ -72,7 +72,7 @@ void Cq::take_the_last(uint32_t qpn, const CqUser* qp, bool gone) {
   const auto it = find();
   gone_[next_gone_++ % gone_.size()] = {qpn, it->second.qp->numbers()};
   qps_.erase(it);
-  last_user_ = nullptr;
+  seen_[qpn % seen_max] = {};
 }
 
 bool Cq::holds(uint32_t qpn) {

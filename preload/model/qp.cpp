@@ -55,7 +55,7 @@ World& Qp::world() const noexcept {
 
 Qp::Qp(Parts parts, ibv_qp* qp, ibv_qp_type type, const ibv_qp_cap& cap, bool all_signaled,
        uint32_t extra_send)
-    : context_(std::move(parts.context)), pd_(std::move(parts.pd)),
+    : CqUser(&bare_), context_(std::move(parts.context)), pd_(std::move(parts.pd)),
       send_cq_(std::move(parts.send_cq)), recv_cq_(std::move(parts.recv_cq)),
       srq_(std::move(parts.srq)), qp_(qp), type_(type), qpn_(qp->qp_num), extra_send_(extra_send),
       first_number_(first_number(*context_)),
@@ -63,12 +63,15 @@ Qp::Qp(Parts parts, ibv_qp* qp, ibv_qp_type type, const ibv_qp_cap& cap, bool al
       ring_(cap, all_signaled, first_number_, connected()),
       elements_(world(), context_->regions(), pd_->staging, pd_->verbs, context_->copy_below(),
                 ring_),
-      device_(*this, ring_), messages_(world(), ring_, type == IBV_QPT_UC),
+      bare_({world(), *this, context_->regions(), post_send_, qp,
+             all_signaled ? unsigned{IBV_SEND_SIGNALED} : 0U, ways().back()->carried}),
+      device_(*this, ring_, bare_), messages_(world(), ring_, type == IBV_QPT_UC),
       send_({world(),
              *this,
              ring_,
              elements_,
              device_,
+             bare_,
              {&messages_},
              messages_,
              ways(),
@@ -315,10 +318,9 @@ steering::Facts Qp::facts(const steering::Request& r) {
 // A key that was told to be real stays so while the peer's process lives, whatever becomes of the
 // link; and a stock peer's all are.
 bool Qp::is_real(uint32_t remote_key, steering::RealKey& real) {
-  static constinit const Atomic<uint32_t> never{0};
   const Peer peer = peer_;
   if (peer == Peer::stock)
-    real = {remote_key, 0, &never};
+    real = {remote_key, 0, &steering::never_changes};
   return peer == Peer::stock || (peer == Peer::linked && messages_.is_real(remote_key, real));
 }
 

@@ -88,6 +88,7 @@ public:
   // CqUser
   void on_completion(const Completion& completion, Cq& cq) override;
   bool take(ibv_wc& wc, Cq& cq) override;
+  void bare_landed() override;
   bool waits_for_completion() override;
   void try_again() override;
   Numbers numbers() override;
@@ -129,6 +130,8 @@ public:
 private:
   bool connected() const noexcept { return type_ == IBV_QPT_RC || type_ == IBV_QPT_UC; }
   Queue::Refused issue(uint64_t from, bool whole = false);
+  bool open_bare();
+  int post_by_ring(ibv_send_wr* list, ibv_send_wr** bad);
   int post_bind(const ibv_send_wr& wr);
   int post_with_binds(ibv_send_wr* list, ibv_send_wr** bad);
   int to_error(ibv_qp_attr* attr, int mask);
@@ -166,6 +169,7 @@ private:
   AnyConditionVariable unloaded_;
   steering::Ring ring_;
   steering::Elements elements_;
+  BareRequests bare_;
   QpLane device_;
   transfer::MessageLane messages_;
   Queue send_;

@@ -15,8 +15,8 @@ bool Qp::take(ibv_wc& wc, Cq& cq) {
     // What this queue pair has pushed before is first.
     if (cq.none_ready()) [[likely]] {
       if (is_bare(wc.wr_id)) {
-        wc.qp_num = qpn_;
-        send_.bare_landed();
+        if (!bare_.heard())
+          send_.bare_landed();
         return true;
       }
       if (send_.complete_direct(wc.wr_id, wc.wr_id)) {
@@ -31,16 +31,21 @@ bool Qp::take(ibv_wc& wc, Cq& cq) {
   return false;
 }
 
+void Qp::bare_landed() {
+  const std::lock_guard hold(lock_);
+  send_.bare_landed();
+}
+
 // Of what the device did with the program's own list: the program's as it is, and before whatever
 // it lets go on.
 void Qp::on_bare_completion(const Completion& completion, Cq& cq) {
   Completion c = completion;
   c.wc.qp_num = qpn_;
   cq.push(c);
-  if (c.wc.status == IBV_WC_SUCCESS)
-    send_.bare_landed();
-  else
+  if (c.wc.status != IBV_WC_SUCCESS)
     send_.bare_failed();
+  else if (!bare_.heard())
+    send_.bare_landed();
 }
 
 void Qp::on_completion(const Completion& completion, Cq& cq) {

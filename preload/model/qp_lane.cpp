@@ -14,8 +14,8 @@ namespace {
 constexpr size_t batch_max = 16; // more than that is several doorbells
 }
 
-QpLane::QpLane(Device& device, steering::Ring& ring)
-    : device_(device), ring_(ring), chain_(std::min(batch_max, ring.capacity())),
+QpLane::QpLane(Device& device, steering::Ring& ring, BareRequests& bare)
+    : device_(device), ring_(ring), bare_(bare), chain_(std::min(batch_max, ring.capacity())),
       elements_(chain_.size() * ring.sges()) {
   room_ = elements_of(0);
 }
@@ -132,9 +132,9 @@ void QpLane::want_drained(const Request& next) {
 
 QpLane::InFlight QpLane::in_flight() {
   InFlight is;
-  is.reads = bare_.reads;
-  is.writes = bare_.writes;
-  is.heard = bare_.reports != 0; // each is followed by another look
+  is.reads = (bare_.traits() & steering::trait_read) != 0;
+  is.writes = (bare_.traits() & steering::trait_write) != 0;
+  is.heard = bare_.reports(); // each is followed by another look
   for (uint64_t s = ring_.head(); s < ring_.tail(); ++s) {
     const Request& r = ring_.at(s);
     if (r.stage != Stage::posted)
@@ -250,7 +250,8 @@ void QpLane::reset() {
   last_ = {};
   refusal_.reset();
   receives_ = 0;
-  forget_bare();
+  bare_unit_.reset(); // gave_all()
+  bare_.reset();
 }
 
 } // namespace adverb::model

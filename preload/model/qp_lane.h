@@ -15,6 +15,7 @@
 // Not thread-safe: the queue pair's lock guards it.
 #pragma once
 
+#include "model/bare.h"
 #include "steering/lane.h"
 
 #include <optional>
@@ -22,17 +23,6 @@
 #include <vector>
 
 namespace adverb::model {
-
-// Queue pairs post under wr_ids of adverb's: the request's sequence number, which has number_bit,
-// with marker_bit the last one that a marker stands behind; receives carry receive_bit. What has
-// none of them is the program's own, of a bare request. (The opcode of a failed completion is
-// undefined, so it cannot tell.)
-inline constexpr uint64_t number_bit = uint64_t{1} << 61;
-inline constexpr uint64_t marker_bit = uint64_t{1} << 62;
-inline constexpr uint64_t receive_bit = uint64_t{1} << 63;
-constexpr bool is_bare(uint64_t wr_id) noexcept {
-  return (wr_id & (number_bit | marker_bit | receive_bit)) == 0;
-}
 
 class QpLane final : public steering::DeviceLane {
 public:
@@ -51,7 +41,7 @@ public:
     ~Device() = default;
   };
 
-  QpLane(Device& device, steering::Ring& ring);
+  QpLane(Device& device, steering::Ring& ring, BareRequests& bare);
 
   void post(steering::Request& r, const ibv_send_wr& wr, uint32_t elements,
             steering::LaneOwner& owner) override;
@@ -72,7 +62,7 @@ public:
   bool has_later(uint64_t seq) const noexcept {
     return last_.seq > seq && (busy() || marker_ == Marker::out);
   }
-  uint64_t receives() const noexcept override { return receives_; }
+  uint64_t receives() const noexcept override { return receives_ + bare_.receives(); }
 
   // The first request that the provider did not take, if any since the last call: it and those
   // behind it are queued again.
@@ -96,51 +86,34 @@ public:
   // A completion of the provider's. For `landed` its request's result is the completion's.
   News on_completion(const steering::Completion& completion);
 
-  // Bare requests go to the device in the program's own list and under its own numbers, while the
-  // ring is empty. While one may be with the device they are one unit in flight: until as many have
-  // reported as were asked to and the last one was, or something behind them has.
-  struct Bare {
-    uint32_t posted = 0;
-    uint32_t reports = 0;  // of them, signaled
-    uint32_t receives = 0; // of them, take a receive at the peer
-    bool last_reports = false;
-    bool reads = false; // there are READs
-    bool atomics = false;
-    bool writes = false;
-    bool brings() const noexcept { return reads || atomics; }
-  };
-  // As ibv_post_send, which looks at `bad` only when it fails; took_bare() follows, with those that
-  // were taken.
-  int post_bare(ibv_send_wr* list, ibv_send_wr** bad) {
-    ibv_send_wr* first = list; // should the provider not say
-    const int rc = device_.post_send_to_provider(list, &first);
-    if (rc != 0) [[unlikely]]
-      *bad = first;
-    return rc;
+  // Bare requests are one unit in flight while they may be with the device and their way is closed.
+  //
+  // False: not while a marker is out, which must not be taken for one behind them.
+  bool open_bare() noexcept {
+    if (marker_ != Marker::none)
+      return false;
+    give_bare_unit();
+    bare_.set_open(true);
+    return true;
   }
-  void took_bare(const Bare& bare) noexcept {
-    if (bare_.posted == 0 || (bare.brings() && !bare_.brings()))
-      take_bare_unit(bare.brings());
-    bare_.posted = 1;
-    bare_.reports += bare.reports;
-    bare_.last_reports = last_.signaled = bare.last_reports;
-    bare_.reads |= bare.reads;
-    bare_.atomics |= bare.atomics;
-    bare_.writes |= bare.writes;
-    receives_ += bare.receives;
+  void close_bare() noexcept {
+    bare_.set_open(false);
+    if (bare_.traits() != 0)
+      last_.signaled = bare_.last_reports();
+    if (bare_.pending())
+      took(*(bare_unit_ = bare_unit()));
+    else
+      bare_.forget();
   }
-  // One has succeeded.
+  // One has succeeded that BareRequests::heard() wanted told.
   void bare_landed() noexcept {
-    if (bare_.reports != 0 && --bare_.reports == 0 && bare_.last_reports && !bare_uncounted_)
+    if (!bare_.open() && !bare_.pending())
       no_bare_left();
   }
-  // One has failed: from here on others report, too.
-  void bare_failed() noexcept { bare_uncounted_ = true; }
   // None is with the device any more.
   void no_bare_left() noexcept {
-    if (bare_.posted != 0)
-      gave(bare_unit());
-    forget_bare();
+    give_bare_unit();
+    bare_.forget();
   }
 
   // The same where nothing but its slot is to be seen to: request `seq` has succeeded, and with all
@@ -162,16 +135,11 @@ public:
 private:
   // Of the class that must not be passed.
   ibv_wr_opcode bare_unit() const noexcept {
-    return bare_.brings() ? IBV_WR_RDMA_READ : IBV_WR_SEND;
+    return (bare_.traits() & steering::trait_brings) != 0 ? IBV_WR_RDMA_READ : IBV_WR_SEND;
   }
-  void take_bare_unit(bool brings) noexcept {
-    if (bare_.posted != 0)
-      gave(bare_unit());
-    took(brings ? IBV_WR_RDMA_READ : IBV_WR_SEND);
-  }
-  void forget_bare() noexcept {
-    bare_ = {};
-    bare_uncounted_ = false;
+  void give_bare_unit() noexcept {
+    if (bare_unit_)
+      gave(*std::exchange(bare_unit_, std::nullopt));
   }
   struct Last { // posted
     uint64_t seq = 0;
@@ -197,6 +165,7 @@ private:
 
   Device& device_;
   steering::Ring& ring_;
+  BareRequests& bare_;
   // The batch: chain and elements, bounded, and large enough for one request.
   std::vector<ibv_send_wr> chain_;
   std::vector<ibv_sge> elements_;
@@ -209,8 +178,7 @@ private:
   bool wished_ = false;
   std::optional<Refusal> refusal_;
   uint64_t receives_ = 0;
-  Bare bare_; // that may be with the device, of one class; `reports`: to come; `posted`: 1 if any
-  bool bare_uncounted_ = false; // reports do not say how many are done
+  std::optional<ibv_wr_opcode> bare_unit_; // that is in flight
 };
 
 } // namespace adverb::model

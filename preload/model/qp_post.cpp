@@ -23,16 +23,29 @@ Queue::Refused Qp::issue(uint64_t from, bool whole) {
   return refused;
 }
 
+// Nothing on the way of what goes bare throws.
 int Qp::post_send(ibv_send_wr* list, ibv_send_wr** bad) {
-  const std::lock_guard hold(lock_);
-  if (state_.load(std::memory_order_relaxed) < IBV_QPS_RTS) {
+  lock_.lock();
+  const int rc = bare_.open() || open_bare() ? bare_.post(list, bad) : int{BareRequests::not_bare};
+  if (rc == BareRequests::not_bare) [[unlikely]]
+    return post_by_ring(list, bad);
+  lock_.unlock();
+  return rc;
+}
+
+// With windows of type 1 the provider gets lists in pieces, cut by writing to them.
+bool Qp::open_bare() {
+  return state_ >= IBV_QPS_RTS && !binds_ && send_.open_bare();
+}
+
+// Has got the lock, and lets it go.
+int Qp::post_by_ring(ibv_send_wr* list, ibv_send_wr** bad) {
+  const std::lock_guard hold(lock_, std::adopt_lock);
+  if (state_ < IBV_QPS_RTS) {
     *bad = list;
     return EINVAL;
   }
   int rc = 0;
-  // With windows of type 1 the provider gets the list in pieces, cut by writing to it.
-  if (!binds_ && send_.post_bare(list, bad, rc)) [[likely]]
-    return rc;
   uint64_t from = ring_.tail();
   ibv_send_wr* rest = list;
   auto refused = send_.post_direct(rest);
@@ -64,7 +77,6 @@ int Qp::bind_mw(ibv_mw* mw, ibv_mw_bind* bind) {
   const std::lock_guard hold(lock_);
   if (state_ < IBV_QPS_RTS)
     return EINVAL;
-  binds_ = true;
   const uint32_t before = mw->rkey;
   const uint64_t from = ring_.tail();
   ibv_send_wr wr{};
@@ -74,6 +86,7 @@ int Qp::bind_mw(ibv_mw* mw, ibv_mw_bind* bind) {
   wr.bind_mw = {mw, ibv_inc_rkey(before), bind->bind_info};
   if (const int rc = ring_.append(wr); rc != 0)
     return rc;
+  binds_ = true;
   mw->rkey = wr.bind_mw.rkey;
   const int why = issue(from).why;
   if (why != 0)

@@ -23,9 +23,10 @@ using steering::Stage;
 
 Queue::Queue(Parts parts)
     : world_(parts.world), host_(parts.host), ring_(parts.ring), elements_(parts.elements),
-      device_(parts.device), lanes_(std::move(parts.lanes)), table_(parts.ways),
-      order_(parts.order), seat_{world_, ring_, *this, elements_, device_, parts.messages},
-      ways_(table_.size()), next_(ring_.tail()) {}
+      device_(parts.device), bare_(parts.bare), lanes_(std::move(parts.lanes)), table_(parts.ways),
+      order_(parts.order), by_device_(table_.back()->carried),
+      seat_{world_, ring_, *this, elements_, device_, parts.messages}, ways_(table_.size()),
+      next_(ring_.tail()) {}
 
 Queue::~Queue() {
   clear();
@@ -160,6 +161,7 @@ void Queue::refuse(Request& r, int why, Refused& refused, const Posting& posting
 Queue::Refused Queue::turn(uint64_t sync, bool whole) {
   assert(next_ >= ring_.head());
   const Posting posting{sync, whole};
+  close_bare();
   device_.forget_wish();
   Refused refused;
   do {
@@ -220,12 +222,14 @@ void Queue::tell_idle() {
 }
 
 void Queue::pause(bool on) noexcept {
+  close_bare();
   Gate& gate = gate_ == Gate::stopped ? gate_before_stop_ : gate_;
   gate = on ? Gate::paused : Gate::open;
 }
 
 void Queue::stop() noexcept {
-  real_ = {};
+  close_bare();
+  bare_.forget_key();
   if (gate_ != Gate::stopped)
     gate_before_stop_ = std::exchange(gate_, Gate::stopped);
 }

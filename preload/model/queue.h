@@ -28,12 +28,9 @@
 namespace adverb::model {
 
 // The queue pair around the queue, and the fake of a test.
-class QueueHost {
+class QueueHost : public RemoteKeys {
 public:
   virtual steering::Facts facts(const steering::Request& r) = 0;
-  // Whether the remote key is known to be one that the peer's device judges; `real` then says so
-  // until the queue is stopped, cleared, or told that the link is gone.
-  virtual bool is_real(uint32_t remote_key, steering::RealKey& real) = 0;
   // Of what is known of the request's remote key; changes with it.
   virtual uint32_t epoch(const steering::Request& r) const noexcept = 0;
   virtual void ask_peer() = 0;
@@ -58,6 +55,7 @@ public:
     steering::Ring& ring;
     steering::Elements& elements;
     QpLane& device;
+    BareRequests& bare;
     // The lanes beside the device's, and what the ways that use them need.
     std::vector<steering::Lane*> lanes;
     transfer::MessageLane& messages;
@@ -78,9 +76,10 @@ public:
 
   // The short ways, which most posts take (queue_direct.cpp).
   //
-  // True: the program's list has gone to the provider as it is; `rc` and `bad` are what that said.
-  bool post_bare(ibv_send_wr* list, ibv_send_wr** bad, int& rc);
-  // The completion of one of its requests.
+  // Whether lists may go bare (BareRequests::post()) again, from here on. All else here closes that
+  // way.
+  bool open_bare() noexcept;
+  // One that went so has succeeded, and BareRequests::heard() wanted it told; or it has failed.
   void bare_landed() {
     device_.bare_landed();
     if (!all_issued()) [[unlikely]]
@@ -105,6 +104,7 @@ public:
   // The queue pair went to ERR; and back from SQE to RTS.
   void fail();
   void recover() noexcept {
+    close_bare();
     mode_ = Mode::open;
     device_.no_bare_left();
     error_left_ = false;
@@ -168,19 +168,22 @@ private:
   }
   void retire(uint64_t announced = UINT64_MAX);
   void tell_idle();
-  bool stands(const ibv_send_wr& wr);
-  bool goes_bare(const ibv_send_wr& wr, QpLane::Bare& bare);
+  void close_bare() noexcept {
+    if (bare_.open())
+      device_.close_bare();
+  }
 
   World& world_;
   QueueHost& host_;
   steering::Ring& ring_;
   steering::Elements& elements_;
   QpLane& device_;
+  BareRequests& bare_;
   const std::vector<steering::Lane*> lanes_;
   const steering::WayTable table_;
   const steering::Order order_;
+  const observe::Counter by_device_; // how many the device's own way carried
   steering::Seat seat_;
-  steering::RealKey real_;                           // the last that is_real() was asked for
   std::vector<std::unique_ptr<steering::Way>> ways_; // by their place in the table
 
   uint64_t next_;            // to issue

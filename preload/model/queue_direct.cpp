@@ -19,67 +19,52 @@ namespace adverb::model {
 using steering::Order;
 using steering::Request;
 
-// Whether the device may have it as it stands. What this does not know to be so takes the long way.
-[[gnu::always_inline]] inline bool Queue::stands(const ibv_send_wr& wr) {
-  if (!steering::goes_on_connected(wr.opcode) || static_cast<uint32_t>(wr.num_sge) > ring_.sges())
-    return false;
-  if (steering::is_one_sided(wr.opcode)) {
-    const uint32_t key = steering::remote_key(wr);
-    if (!real_.is(key) && !host_.is_real(key, real_))
-      return false;
-  }
-  return elements_.stand(wr);
-}
-
-// One more for the list that goes bare, if it may.
-[[gnu::always_inline]] inline bool Queue::goes_bare(const ibv_send_wr& wr, QpLane::Bare& bare) {
-  if (!is_bare(wr.wr_id) || !stands(wr))
-    return false;
-  ++bare.posted;
-  bare.last_reports = ring_.all_signaled() || (wr.send_flags & IBV_SEND_SIGNALED) != 0;
-  bare.reports += bare.last_reports ? 1 : 0;
-  bare.receives += steering::consumes_receive(wr.opcode) ? 1 : 0;
-  bare.reads |= wr.opcode == IBV_WR_RDMA_READ;
-  bare.atomics |= steering::is_atomic(wr.opcode);
-  bare.writes |= wr.opcode == IBV_WR_RDMA_WRITE || wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
-  return true;
-}
-
-bool Queue::post_bare(ibv_send_wr* list, ibv_send_wr** bad, int& rc) {
+bool Queue::open_bare() noexcept {
   // With order "relaxed" a WRITE that another lane carries could complete before one of these.
-  if (mode_ != Mode::open || gate_ != Gate::open || !ring_.empty() || order_ != Order::strict)
-    return false;
-  QpLane::Bare bare;
+  return mode_ == Mode::open && gate_ == Gate::open && ring_.empty() && order_ == Order::strict &&
+         device_.open_bare();
+}
+
+bool BareRequests::ask(uint32_t key) {
+  return parts_.keys.is_real(key, real_);
+}
+
+int BareRequests::post_list(ibv_send_wr* list, ibv_send_wr** bad) {
+  if (list == nullptr)
+    return not_bare;
   for (const ibv_send_wr* wr = list; wr != nullptr; wr = wr->next)
-    if (!goes_bare(*wr, bare))
-      return false;
-  rc = device_.post_bare(list, bad);
-  if (rc != 0) [[unlikely]] { // those before the one that was not taken are with the device
-    bare = {};
-    for (const ibv_send_wr* wr = list; wr != nullptr && wr != *bad; wr = wr->next)
-      goes_bare(*wr, bare);
+    if (!is_bare(wr->wr_id) || !stands(*wr))
+      return not_bare;
+  settle();
+  ibv_send_wr* first = list; // should the provider not say
+  const int rc = parts_.post_send(parts_.qp, list, &first);
+  if (rc != 0) [[unlikely]]
+    *bad = first;
+  uint64_t posted = 0;
+  for (const ibv_send_wr* wr = list; wr != nullptr && (rc == 0 || wr != first); wr = wr->next) {
+    take(*wr, steering::traits_of(wr->opcode));
+    ++posted;
   }
-  if (bare.posted != 0) [[likely]] {
-    device_.took_bare(bare);
-    world_.counters.count(table_.back()->carried, bare.posted);
-  }
-  return true;
+  parts_.world.counters.count(parts_.posted, posted);
+  return rc;
 }
 
 // What is behind it in the ring, and not with the device yet, is flushed.
 void Queue::bare_failed() {
-  device_.bare_failed();
+  close_bare();
+  bare_.failed();
   fail();
 }
 
 Queue::Refused Queue::post_direct(ibv_send_wr*& list) {
   if (mode_ != Mode::open || gate_ != Gate::open || !all_issued())
     return {};
+  close_bare();
   for (const steering::Lane* const lane : lanes_)
     if (lane->busy())
       return {};
   const uint64_t from = ring_.tail();
-  for (; list != nullptr && stands(*list); list = list->next) {
+  for (; list != nullptr && bare_.stands(*list); list = list->next) {
     const bool follows =
         (list->send_flags & IBV_SEND_FENCE) != 0 || steering::reads_remote(list->opcode);
     if (follows && elements_.copies_in())
@@ -102,7 +87,7 @@ Queue::Refused Queue::post_direct(ibv_send_wr*& list) {
     ring_.truncate(refused.seq);
     next_ = refused.seq;
   }
-  world_.counters.count(table_.back()->carried, ring_.tail() - from);
+  world_.counters.count(by_device_, ring_.tail() - from);
   return refused;
 }
 

@@ -146,6 +146,7 @@ Queue::Step Queue::issue_flush(Request& r) {
 
 void Queue::on_completion(const steering::Completion& completion) {
   const uint64_t seq = completion.wc.wr_id & ~marker_bit;
+  close_bare();
   const QpLane::News news = device_.on_completion(completion);
   uint64_t announced = UINT64_MAX;
   if (news == QpLane::News::marker_refused && device_.busy()) {
@@ -200,7 +201,8 @@ void Queue::on_keys_ended(std::span<const uint32_t> keys) {
 }
 
 void Queue::on_gone() {
-  real_ = {};
+  close_bare();
+  bare_.forget_key();
   for (const auto& way : ways_)
     if (way)
       way->gone();
@@ -215,13 +217,14 @@ void Queue::on_gone() {
 }
 
 void Queue::fail() {
+  close_bare();
   mode_ = Mode::failed;
   rewind(ring_.head());
   turn();
 }
 
 void Queue::clear() {
-  real_ = {};
+  bare_.forget_key();
   for (uint64_t s = ring_.head(); s < ring_.tail(); ++s)
     if (Request& r = ring_.at(s); r.holding)
       elements_.release(r);

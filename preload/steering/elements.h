@@ -33,15 +33,6 @@ public:
   // Whether data may be brought into every element.
   bool writable(const Request& r);
 
-  // Whether the device can use those of a post as they stand, for none names a region of adverb's.
-  bool stand(const ibv_send_wr& wr) const noexcept {
-    if ((wr.send_flags & IBV_SEND_INLINE) != 0 && !reads_remote(wr.opcode))
-      return true;
-    for (int i = 0; i < wr.num_sge; ++i)
-      if (regions_.may_be_virtual(wr.sg_list[i].lkey))
-        return false;
-    return true;
-  }
   // Whether lend_to_device() would copy the payload now, rather than have the device read it later.
   bool copies_out(const Request& r) const;
   // Whether what a READ or atomic brings may still have to be copied to where the program wants it,

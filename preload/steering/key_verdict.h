@@ -25,15 +25,15 @@ struct KeyVerdict {
 };
 
 // A key that was found to be the device's own, and until when that holds: while `changes` says what
-// it said then. Null: none was.
+// it said then.
+inline constinit const Atomic<uint32_t> never_changes{0};
 struct RealKey {
   uint32_t key = 0;
-  uint32_t at = 0;
-  const Atomic<uint32_t>* changes = nullptr;
+  uint32_t at = 1; // none
+  const Atomic<uint32_t>* changes = &never_changes;
 
   bool is(uint32_t remote_key) const noexcept {
-    return changes != nullptr && key == remote_key &&
-           changes->load(std::memory_order_acquire) == at;
+    return key == remote_key && changes->load(std::memory_order_acquire) == at;
   }
 };
 

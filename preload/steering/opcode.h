@@ -2,6 +2,8 @@
 // What a work request's opcode says about it.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 
 #include <infiniband/verbs.h>
@@ -46,6 +48,35 @@ constexpr bool goes_on_connected(ibv_wr_opcode opcode) noexcept {
 constexpr bool consumes_receive(ibv_wr_opcode opcode) noexcept {
   return opcode == IBV_WR_SEND || opcode == IBV_WR_SEND_WITH_IMM ||
          opcode == IBV_WR_SEND_WITH_INV || opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+}
+
+// The same of an opcode at one look: bits, for what is asked of every post.
+enum Trait : uint32_t {
+  trait_connected = 1,
+  trait_one_sided = 2,
+  trait_receives = 4, // consumes_receive()
+  trait_read = 8,
+  trait_atomic = 16,
+  trait_write = 32,
+  trait_brings = trait_read | trait_atomic,
+};
+inline constexpr auto traits = [] {
+  std::array<uint8_t, 16> of{};
+  for (unsigned i = 0; i < of.size(); ++i) {
+    const auto opcode = static_cast<ibv_wr_opcode>(i);
+    const auto set = [&](Trait trait, bool is) { of[i] |= is ? static_cast<uint8_t>(trait) : 0; };
+    set(trait_connected, goes_on_connected(opcode));
+    set(trait_one_sided, is_one_sided(opcode));
+    set(trait_receives, consumes_receive(opcode));
+    set(trait_read, opcode == IBV_WR_RDMA_READ);
+    set(trait_atomic, is_atomic(opcode));
+    set(trait_write, is_one_sided(opcode) && !reads_remote(opcode));
+  }
+  return of;
+}();
+constexpr uint32_t traits_of(ibv_wr_opcode opcode) noexcept {
+  const auto at = static_cast<size_t>(opcode);
+  return at < traits.size() ? traits[at] : 0;
 }
 
 inline uint32_t remote_key(const ibv_send_wr& wr) noexcept {

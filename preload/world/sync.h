@@ -36,7 +36,7 @@ public:
                                          std::memory_order_relaxed);
   }
   void unlock() noexcept {
-    if (word_.exchange(free, std::memory_order_release) == waited_for) [[unlikely]]
+    if (word_.fetch_sub(held, std::memory_order_release) != held) [[unlikely]]
       wake();
   }
 
@@ -46,7 +46,10 @@ private:
     while (word_.exchange(waited_for, std::memory_order_acquire) != free)
       word_.wait(waited_for, std::memory_order_relaxed);
   }
-  [[gnu::noinline]] void wake() noexcept { word_.notify_one(); }
+  [[gnu::noinline]] void wake() noexcept {
+    word_.store(free, std::memory_order_release); // it was waited_for
+    word_.notify_one();
+  }
 
   std::atomic<uint32_t> word_{free};
 };

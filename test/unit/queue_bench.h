@@ -53,6 +53,10 @@ struct Device final : QpLane::Device {
     }
     return 0;
   }
+  // The provider's function, where a queue pair calls it for itself; qp_context is this.
+  static int post_bare(ibv_qp* qp, ibv_send_wr* list, ibv_send_wr** bad) {
+    return static_cast<Device*>(qp->qp_context)->post_send_to_provider(list, bad);
+  }
   bool take_marker() override { return true; }
   void marker_landed() override {}
   void request_drain() override {}
@@ -152,8 +156,9 @@ inline constexpr const WayRow* rows[] = {&soft_row, &hard_row};
 struct Bench final : model::QueueHost {
   explicit Bench(Order order = Order::strict)
       : stand_(),
-        queue({world.world, *this, ring, elements, lane, {&soft}, messages, rows, order}) {
+        queue({world.world, *this, ring, elements, lane, bare, {&soft}, messages, rows, order}) {
     test::stand = &stand_;
+    qp.qp_context = &device;
     stand_.lane = &soft;
     known.connected = true;
     known.peer = Peer::linked;
@@ -242,7 +247,10 @@ struct Bench final : model::QueueHost {
   registration::Regions regions{world.world, nullptr};
   registration::Staging staging{world.world, &pd};
   Elements elements{world.world, regions, staging, &pd, 0, ring};
-  QpLane lane{device, ring};
+  ibv_qp qp{};
+  model::BareRequests bare{
+      {world.world, *this, regions, Device::post_bare, &qp, 0, observe::Counter::posts_queued}};
+  QpLane lane{device, ring, bare};
   SoftLane soft{ring};
   transfer::MessageLane messages{world.world, ring};
   Queue queue;

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// Requests of which nothing is kept: the program's own list, under its own numbers, goes to the
+// provider as it stands (**bare**), and their completions are the program's as they come. What is
+// with the device is known by counting: who posts counts what was asked to report, who polls what
+// did.
+//
+// While this way is **open** nothing else is under way in the queue and nobody waits, so who polls
+// takes no lock for it. Who is about to do anything else closes it, and then looks at the counts: a
+// report that it does not find in them it is told of, for who polls counts first and only then
+// looks whether the way is open.
+//
+// heard() is for who holds the poll_lock_ of the send CQ, all else for who holds the queue pair's
+// lock. Every post and poll goes through here: what is inline is so for that.
+#pragma once
+
+#include "registration/regions.h"
+#include "steering/key_verdict.h"
+#include "steering/opcode.h"
+#include "world/world.h"
+
+namespace adverb::model {
+
+// Queue pairs post under wr_ids of adverb's: the request's sequence number, which has number_bit,
+// with marker_bit the last one that a marker stands behind; receives carry receive_bit. What has
+// none of them is the program's own, of a bare request. (The opcode of a failed completion is
+// undefined, so it cannot tell.)
+inline constexpr uint64_t number_bit = uint64_t{1} << 61;
+inline constexpr uint64_t marker_bit = uint64_t{1} << 62;
+inline constexpr uint64_t receive_bit = uint64_t{1} << 63;
+constexpr bool is_bare(uint64_t wr_id) noexcept {
+  return (wr_id & (number_bit | marker_bit | receive_bit)) == 0;
+}
+
+// What is known of the peer's keys.
+class RemoteKeys {
+public:
+  // Whether the remote key is known to be one that the peer's device judges; `real` then says so
+  // until the queue is stopped, cleared, or told that the link is gone.
+  virtual bool is_real(uint32_t remote_key, steering::RealKey& real) = 0;
+
+protected:
+  ~RemoteKeys() = default;
+};
+
+class BareRequests {
+public:
+  struct Parts {
+    World& world;
+    RemoteKeys& keys;
+    const registration::Regions& regions;
+    decltype(ibv_context_ops::post_send) post_send; // the provider's
+    ibv_qp* qp;
+    unsigned flags; // that each request has, whether it says so or not: IBV_SEND_SIGNALED or 0
+    observe::Counter posted; // how many were
+  };
+  explicit BareRequests(const Parts& parts) noexcept : parts_(parts) {}
+
+  // Whether the device may have it as it stands. What this does not know to be so takes the long
+  // way.
+  bool stands(const ibv_send_wr& wr) { return stands(wr, steering::traits_of(wr.opcode)); }
+  void forget_key() noexcept { real_ = {}; }
+
+  bool open() const noexcept { return open_.load(std::memory_order_relaxed); }
+  void set_open(bool open) noexcept { open_.store(open); }
+
+  // While it is open: the program's list goes to the provider, which answers as ibv_post_send, and
+  // looks at `bad` only when it fails; `not_bare`: it does not, for one in it needs more.
+  static constexpr int not_bare = -1;
+  [[gnu::always_inline]] int post(ibv_send_wr* list, ibv_send_wr** bad) {
+    if (list == nullptr || list->next != nullptr) [[unlikely]]
+      return post_list(list, bad);
+    const uint32_t traits = steering::traits_of(list->opcode);
+    if (!is_bare(list->wr_id) || !stands(*list, traits)) [[unlikely]]
+      return not_bare;
+    settle();
+    const int rc = parts_.post_send(parts_.qp, list, bad);
+    if (rc != 0) [[unlikely]]
+      return rc;
+    take(*list, traits);
+    parts_.world.counters.count(parts_.posted);
+    return 0;
+  }
+
+  // One has succeeded. False: the way is closed, and the queue is to be told.
+  bool heard() noexcept {
+    heard_.fetch_add(1);
+    return open_.load();
+  }
+  // One has failed: from here on others report, too.
+  void failed() noexcept { uncounted_ = true; }
+  // None is with the device.
+  void forget() noexcept {
+    settled(heard_.load(std::memory_order_relaxed));
+    uncounted_ = false;
+  }
+  // RESET or destroy.
+  void reset() noexcept {
+    set_open(false);
+    forget();
+    receives_ = 0;
+  }
+
+  // Whether one may be with the device: until as many have reported as were asked to and the last
+  // one was, or something behind them has.
+  bool pending() const noexcept { return uncounted_ || left(owed_) > 0; }
+  // Whether one of them is yet to report.
+  bool reports() const noexcept { return left(asked_) > 0; }
+  bool last_reports() const noexcept { return owed_ == asked_; }
+  // steering::Trait, of those; 0: none was posted since forget().
+  uint32_t traits() const noexcept { return traits_; }
+  uint64_t receives() const noexcept { return receives_; } // that they take at the peer, so far
+
+private:
+  [[gnu::always_inline]] bool stands(const ibv_send_wr& wr, uint32_t traits) {
+    using namespace steering;
+    if ((traits & (trait_one_sided | trait_atomic)) == trait_one_sided) [[likely]] {
+      if (!real_.is(wr.wr.rdma.rkey) && !ask(wr.wr.rdma.rkey)) [[unlikely]]
+        return false;
+    } else if ((traits & trait_connected) == 0 ||
+               ((traits & trait_atomic) != 0 && !real_.is(wr.wr.atomic.rkey) &&
+                !ask(wr.wr.atomic.rkey))) {
+      return false;
+    }
+    if ((wr.send_flags & IBV_SEND_INLINE) != 0 && (traits & trait_brings) == 0)
+      return true;
+    if (wr.num_sge == 1) [[likely]]
+      return !parts_.regions.may_be_virtual(wr.sg_list->lkey);
+    if (wr.num_sge < 0)
+      return false;
+    for (int i = 0; i < wr.num_sge; ++i)
+      if (parts_.regions.may_be_virtual(wr.sg_list[i].lkey))
+        return false;
+    return true;
+  }
+  bool ask(uint32_t key); // whether it is real
+
+  int post_list(ibv_send_wr* list, ibv_send_wr** bad);
+
+  // Before more are posted: of what has succeeded nothing is kept.
+  void settle() noexcept {
+    const uint32_t heard = heard_.load(std::memory_order_relaxed);
+    if (owed_ == heard) [[likely]]
+      settled(heard);
+  }
+  void settled(uint32_t heard) noexcept {
+    asked_ = owed_ = heard;
+    traits_ = 0;
+  }
+  // It is with the device.
+  void take(const ibv_send_wr& wr, uint32_t traits) noexcept {
+    const uint32_t reports = (wr.send_flags | parts_.flags) / IBV_SEND_SIGNALED % 2;
+    asked_ += reports;
+    owed_ = asked_ + 1 - reports;
+    traits_ |= traits;
+    receives_ += traits / steering::trait_receives % 2;
+  }
+
+  // Reports until the `n`th, the wrap of the counts included.
+  int32_t left(uint32_t n) const noexcept { return static_cast<int32_t>(n - heard_.load()); }
+
+  const Parts parts_;
+  uint32_t asked_ = 0; // how many to report, so far
+  uint32_t owed_ = 0;  // reports after which none is with the device; one too many if unsignaled
+  uint32_t traits_ = 0;
+  bool uncounted_ = false; // reports do not say how many are done
+  uint64_t receives_ = 0;
+  steering::RealKey real_; // the last that was asked for
+  Atomic<uint32_t> heard_{0};
+  Atomic<bool> open_{false};
+};
+
+} // namespace adverb::model
