@@ -167,6 +167,7 @@ private:
     return ring_.head() < next_ && ring_.at(ring_.head()).stage == steering::Stage::done;
   }
   void retire(uint64_t announced = UINT64_MAX);
+  void put_errors_in_order(steering::Request& r);
   void tell_idle();
   void close_bare() noexcept {
     if (bare_.open())

@@ -169,6 +169,28 @@ TEST_CASE("behind an error nothing succeeds, whatever it overtook", "[queue]") {
   }
 }
 
+TEST_CASE("what an overtaking request's failure leaves is not taken to be done with it",
+          "[queue]") {
+  Bench b(Order::relaxed);
+  b.become_virtual();
+  b.post(IBV_WR_RDMA_WRITE, false);
+  b.become_real();
+  b.post(IBV_WR_RDMA_WRITE, false);
+  REQUIRE(b.device.posted.size() == 1); // has overtaken the first
+  b.queue.replay(b.ring.at(0), Fault::peer);
+  b.queue.turn();
+  REQUIRE(b.device.posted.size() == 2);
+  const uint64_t marker = b.device.posted[1].wr_id;
+  REQUIRE((marker & model::marker_bit) != 0);
+  b.land(1, IBV_WC_RETRY_EXC_ERR);
+  b.land(marker, flushed);
+  REQUIRE(b.device.posted.size() == 3);
+  CHECK(b.device.posted[2].wr_id == 0);
+  b.land(0, flushed);
+  REQUIRE(b.statuses() == Statuses{IBV_WC_RETRY_EXC_ERR, flushed}); // in the order of posting
+  CHECK(b.completions[0].wr_id == 1000);
+}
+
 TEST_CASE("a fenced request waits for what READs bring", "[queue]") {
   Bench b;
   b.become_virtual();
