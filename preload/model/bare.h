@@ -18,6 +18,8 @@
 #include "steering/opcode.h"
 #include "world/world.h"
 
+#include <vector>
+
 namespace adverb::model {
 
 // Queue pairs post under wr_ids of adverb's: the request's sequence number, which has number_bit,
@@ -52,6 +54,9 @@ public:
     ibv_qp* qp;
     unsigned flags; // that each request has, whether it says so or not: IBV_SEND_SIGNALED or 0
     observe::Counter posted; // how many were
+    // May be outstanding, as the program was told: the marker's slot at the provider is not the
+    // program's. UINT64_MAX: the provider judges.
+    uint64_t most = UINT64_MAX;
   };
   explicit BareRequests(const Parts& parts) noexcept : parts_(parts) {}
 
@@ -73,6 +78,8 @@ public:
     if (!is_bare(list->wr_id) || !stands(*list, traits)) [[unlikely]]
       return not_bare;
     settle();
+    if (full()) [[unlikely]]
+      return not_bare;
     const int rc = parts_.post_send(parts_.qp, list, bad);
     if (rc != 0) [[unlikely]]
       return rc;
@@ -106,6 +113,13 @@ public:
   // Whether one of them is yet to report.
   bool reports() const noexcept { return left(asked_) > 0; }
   bool last_reports() const noexcept { return owed_ == asked_; }
+  // As many of the queue pair's slots are theirs, as far as the program has been told. Of those
+  // behind one that has failed it is not known.
+  uint64_t outstanding() noexcept {
+    free_silent();
+    const int32_t reports = left(asked_);
+    return uncounted_ ? 0 : static_cast<uint64_t>(reports > 0 ? reports : 0) + silent_.count;
+  }
   // steering::Trait, of those; 0: none was posted since forget().
   uint32_t traits() const noexcept { return traits_; }
   uint64_t receives() const noexcept { return receives_; } // that they take at the peer, so far
@@ -145,15 +159,39 @@ private:
   void settled(uint32_t heard) noexcept {
     asked_ = owed_ = heard;
     traits_ = 0;
+    if (silent_.count != 0) [[unlikely]]
+      forget_silent();
+  }
+  // Looks exactly only where it may be so.
+  bool full() noexcept {
+    return static_cast<uint64_t>(left(asked_)) + silent_.count >= parts_.most &&
+           outstanding() >= parts_.most;
   }
   // It is with the device.
   void take(const ibv_send_wr& wr, uint32_t traits) noexcept {
     const uint32_t reports = (wr.send_flags | parts_.flags) / IBV_SEND_SIGNALED % 2;
     asked_ += reports;
     owed_ = asked_ + 1 - reports;
+    if (reports == 0 || silent_.open != 0)
+      take_silent(reports != 0);
     traits_ |= traits;
     receives_ += traits / steering::trait_receives % 2;
   }
+
+  // Those that do not report leave with the next one that does.
+  struct Run {
+    uint32_t report; // its number
+    uint64_t count;  // of silent ones before it, from the report before on
+  };
+  struct Silent {
+    uint64_t count = 0;    // all that may be with the device
+    uint64_t open = 0;     // behind the last that reports
+    std::vector<Run> runs; // from `first` on, in order
+    size_t first = 0;
+  };
+  void take_silent(bool reports) noexcept; // one more, or the report behind some
+  void free_silent() noexcept;             // those whose reports have come
+  void forget_silent() noexcept;
 
   // Reports until the `n`th, the wrap of the counts included.
   int32_t left(uint32_t n) const noexcept { return static_cast<int32_t>(n - heard_.load()); }
@@ -164,6 +202,7 @@ private:
   uint32_t traits_ = 0;
   bool uncounted_ = false; // reports do not say how many are done
   uint64_t receives_ = 0;
+  Silent silent_;
   steering::RealKey real_; // the last that was asked for
   Atomic<uint32_t> heard_{0};
   Atomic<bool> open_{false};

@@ -54,7 +54,7 @@ int Qp::post_by_ring(ibv_send_wr* list, ibv_send_wr** bad) {
     list = rest;
     from = ring_.tail();
     for (; rest != nullptr; rest = rest->next)
-      if (rc = ring_.append(*rest); rc != 0)
+      if (rc = send_.append(*rest); rc != 0)
         break;
     if (ring_.tail() != from)
       refused = issue(from);
@@ -84,7 +84,7 @@ int Qp::bind_mw(ibv_mw* mw, ibv_mw_bind* bind) {
   wr.opcode = IBV_WR_BIND_MW;
   wr.send_flags = bind->send_flags;
   wr.bind_mw = {mw, ibv_inc_rkey(before), bind->bind_info};
-  if (const int rc = ring_.append(wr); rc != 0)
+  if (const int rc = send_.append(wr); rc != 0)
     return rc;
   binds_ = true;
   mw->rkey = wr.bind_mw.rkey;
@@ -167,7 +167,7 @@ int Qp::commit() {
       const bool inlined = (b.wr.send_flags & IBV_SEND_INLINE) != 0 && !b.inlined.empty();
       b.wr.sg_list = inlined ? &whole : b.sges.data();
       b.wr.num_sge = inlined ? 1 : static_cast<int>(b.sges.size());
-      if ((rc = ring_.append(b.wr)) != 0)
+      if ((rc = send_.append(b.wr)) != 0)
         break;
     }
   }

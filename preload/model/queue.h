@@ -21,6 +21,7 @@
 #include "steering/elements.h"
 #include "steering/way.h"
 
+#include <cerrno>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -65,6 +66,9 @@ public:
   explicit Queue(Parts parts);
   virtual ~Queue();
 
+  // One more behind all others, for turn() to issue. errno value: as Ring::append, which it is but
+  // for what the device has beside the ring.
+  int append(const ibv_send_wr& wr) { return room() == 0 ? ENOMEM : ring_.append(wr); }
   // Issues what may be issued, and retires. Requests from `sync` on were appended by the call that
   // the program is in: if the provider refuses one, it and those behind it are taken back, and
   // which and why is returned; of a list that is to be posted as a `whole` all are, or none.
@@ -169,6 +173,14 @@ private:
   void retire(uint64_t announced = UINT64_MAX);
   void put_errors_in_order(steering::Request& r);
   void tell_idle();
+  // So many more may be outstanding. What is accepted here while the device has as many as it takes
+  // could not be issued. A queue pair that never waits has no marker, and its provider judges.
+  uint64_t room() noexcept {
+    const uint64_t outstanding = ring_.tail() - ring_.head() + bare_.outstanding();
+    return !ring_.connected()               ? UINT64_MAX
+           : outstanding < ring_.capacity() ? ring_.capacity() - outstanding
+                                            : 0;
+  }
   void close_bare() noexcept {
     if (bare_.open())
       device_.close_bare();

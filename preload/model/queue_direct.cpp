@@ -14,6 +14,8 @@
 #include "steering/opcode.h"
 #include "world/world.h"
 
+#include <new>
+
 namespace adverb::model {
 
 using steering::Order;
@@ -29,6 +31,42 @@ bool BareRequests::ask(uint32_t key) {
   return parts_.keys.is_real(key, real_);
 }
 
+void BareRequests::take_silent(bool reports) noexcept {
+  if (parts_.most == UINT64_MAX)
+    return; // nobody asks
+  if (!reports) {
+    ++silent_.count;
+    ++silent_.open;
+    return;
+  }
+  try {
+    // What has left makes room before more is asked for.
+    if (silent_.runs.size() == silent_.runs.capacity() && silent_.first > silent_.runs.size() / 2) {
+      silent_.runs.erase(silent_.runs.begin(),
+                         silent_.runs.begin() + static_cast<ptrdiff_t>(silent_.first));
+      silent_.first = 0;
+    }
+    silent_.runs.push_back({asked_, silent_.open});
+    silent_.open = 0;
+  } catch (const std::bad_alloc&) { // a later report frees them
+  }
+}
+
+void BareRequests::free_silent() noexcept {
+  while (silent_.first != silent_.runs.size() && left(silent_.runs[silent_.first].report) <= 0)
+    silent_.count -= silent_.runs[silent_.first++].count;
+  if (silent_.first == silent_.runs.size()) {
+    silent_.runs.clear();
+    silent_.first = 0;
+  }
+}
+
+void BareRequests::forget_silent() noexcept {
+  silent_.count = silent_.open = 0;
+  silent_.runs.clear();
+  silent_.first = 0;
+}
+
 int BareRequests::post_list(ibv_send_wr* list, ibv_send_wr** bad) {
   if (list == nullptr)
     return not_bare;
@@ -36,6 +74,11 @@ int BareRequests::post_list(ibv_send_wr* list, ibv_send_wr** bad) {
     if (!is_bare(wr->wr_id) || !stands(*wr))
       return not_bare;
   settle();
+  uint64_t wanted = 0;
+  for (const ibv_send_wr* wr = list; wr != nullptr; wr = wr->next)
+    ++wanted;
+  if (wanted > parts_.most || outstanding() > parts_.most - wanted) [[unlikely]]
+    return not_bare;         // those that fit go direct
   ibv_send_wr* first = list; // should the provider not say
   const int rc = parts_.post_send(parts_.qp, list, &first);
   if (rc != 0) [[unlikely]]
@@ -64,7 +107,8 @@ Queue::Refused Queue::post_direct(ibv_send_wr*& list) {
     if (lane->busy())
       return {};
   const uint64_t from = ring_.tail();
-  for (; list != nullptr && bare_.stands(*list); list = list->next) {
+  for (uint64_t left = room(); left != 0 && list != nullptr && bare_.stands(*list);
+       --left, list = list->next) {
     const bool follows =
         (list->send_flags & IBV_SEND_FENCE) != 0 || steering::reads_remote(list->opcode);
     if (follows && elements_.copies_in())

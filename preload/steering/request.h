@@ -134,6 +134,7 @@ public:
 
   uint32_t sges() const noexcept { return sges_; } // elements of one request, at most
   bool all_signaled() const noexcept { return all_signaled_; }
+  bool connected() const noexcept { return connected_; }
   // What stands in for the request's elements, one each.
   std::span<registration::Hold> holds(const Request& r) noexcept {
     return {&holds_[slot(r.seq) * sges_], sges_};

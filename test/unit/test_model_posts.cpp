@@ -209,3 +209,125 @@ TEST_CASE("UC hears of no refusal, and is told the length it asked for", "[posts
   CHECK(done[0].status == IBV_WC_SUCCESS);
   CHECK(done[0].byte_len == 64);
 }
+
+namespace {
+
+// SENDs without a payload, which go to the device as they stand.
+int post_sends(Program& p, std::vector<unsigned> flags, uint64_t first, size_t* taken = nullptr) {
+  std::vector<ibv_send_wr> list(flags.size());
+  for (size_t i = 0; i < list.size(); ++i) {
+    list[i].wr_id = first + i;
+    list[i].next = i + 1 < list.size() ? &list[i + 1] : nullptr;
+    list[i].opcode = IBV_WR_SEND;
+    list[i].send_flags = flags[i];
+  }
+  ibv_send_wr* bad = nullptr;
+  const int rc = model::post_send(*p.verbs.managed(p.qp), list.data(), &bad);
+  if (taken != nullptr)
+    *taken = rc == 0 ? list.size() : static_cast<size_t>(bad - list.data());
+  return rc;
+}
+
+void complete(Program& p, uint64_t id) {
+  ibv_wc wc{};
+  wc.wr_id = id;
+  wc.qp_num = p.qp->qp_num;
+  FakeFabric::complete(p.cq, wc);
+}
+
+constexpr unsigned told = IBV_SEND_SIGNALED;
+
+} // namespace
+
+// The provider has a slot more, which is adverb's.
+TEST_CASE("as many requests may be outstanding as the queue was said to hold", "[posts]") {
+  Two two({}, "default"); // eight
+  two.fabric.stalled = true;
+  Program& a = two.a;
+  size_t taken = 0;
+  SECTION("all of them report") {
+    for (uint64_t id = 0; id < 8; ++id)
+      REQUIRE(post_sends(a, {told}, id) == 0);
+    CHECK(post_sends(a, {told}, 8, &taken) == ENOMEM);
+    CHECK(taken == 0);
+    complete(a, 0);
+    CHECK(post_sends(a, {told}, 8) == ENOMEM); // the program has not seen it
+    CHECK(numbers(a.poll()) == Numbers{0});
+    CHECK(post_sends(a, {told}, 8) == 0);
+    CHECK(post_sends(a, {told}, 9) == ENOMEM);
+  }
+  SECTION("in a list, of which those that fit are taken") {
+    CHECK(post_sends(a, std::vector<unsigned>(10, told), 0, &taken) == ENOMEM);
+    CHECK(taken == 8);
+    CHECK(two.fabric.posted == 8);
+    two.fabric.stalled = false;
+  }
+  SECTION("one that reports frees the silent ones before it") {
+    CHECK(post_sends(a, {0, 0, told}, 0) == 0);
+    CHECK(post_sends(a, {0}, 3) == 0);
+    CHECK(post_sends(a, {told}, 4) == 0);
+    CHECK(post_sends(a, {told}, 5) == 0);
+    CHECK(post_sends(a, {0}, 6) == 0);
+    CHECK(post_sends(a, {0, 0, told}, 7, &taken) == ENOMEM);
+    CHECK(taken == 1);
+  }
+}
+
+TEST_CASE("what a report frees of a queue is what it tells of", "[posts]") {
+  Two two({}, "default");
+  two.fabric.stalled = true;
+  Program& a = two.a;
+  const auto room = [&](size_t expected) { // leaves none
+    size_t taken = 0;
+    CHECK(post_sends(a, std::vector<unsigned>(9, told), 100, &taken) == ENOMEM);
+    CHECK(taken == expected);
+  };
+  REQUIRE(post_sends(a, {0, 0, told}, 0) == 0);
+  REQUIRE(post_sends(a, {told, 0}, 3) == 0);
+  REQUIRE(post_sends(a, {0}, 5) == 0);
+  REQUIRE(post_sends(a, {told, 0}, 6) == 0);
+  SECTION("the first") {
+    complete(a, 2);
+    REQUIRE(a.poll().size() == 1);
+    room(3);
+  }
+  SECTION("the first and the second") {
+    complete(a, 2);
+    complete(a, 3);
+    REQUIRE(a.poll().size() == 2);
+    room(4);
+  }
+  SECTION("all") {
+    complete(a, 2);
+    complete(a, 3);
+    complete(a, 6);
+    REQUIRE(a.poll().size() == 3);
+    room(7);
+  }
+}
+
+// It would be issued when there is no room for it at the device, and end in error.
+TEST_CASE("a request that has to wait counts beside those that the device has", "[posts]") {
+  Two two({}, "unpinned");
+  Program& a = two.a;
+  Program& b = two.b;
+  two.fabric.stalled = true;
+  const auto write = [&] {
+    return a.post(IBV_WR_RDMA_WRITE, 50, 0, 8, b, 0, b.mr->rkey); // by the software lane
+  };
+  SECTION("none when it is full") {
+    REQUIRE(post_sends(a, std::vector<unsigned>(8, told), 0) == 0);
+    CHECK(write() == ENOMEM);
+    complete(a, 0);
+    REQUIRE(a.poll().size() == 1);
+    CHECK(write() == 0);
+    CHECK(write() == ENOMEM);
+    CHECK(post_sends(a, {told}, 8) == ENOMEM);
+  }
+  SECTION("and so many as there is room for") {
+    REQUIRE(post_sends(a, std::vector<unsigned>(6, told), 0) == 0);
+    CHECK(write() == 0);
+    CHECK(write() == 0);
+    CHECK(write() == ENOMEM);
+  }
+}
