@@ -52,6 +52,7 @@ void in_child() {
     if (registration::Budgets* budgets = world.parts.budgets.made())
       budgets->in_child();
     world.parts.budgets.keep_in_child();
+    world.parts.staged_receives.abandon_in_child();
     world.parts.links.abandon_in_child();
     world.parts.targets.abandon_in_child();
     mine.service.in_child();

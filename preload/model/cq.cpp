@@ -340,7 +340,8 @@ bool Cq::try_settle() {
   if (!poll_lock_.try_lock())
     return false;
   const std::lock_guard hold(poll_lock_, std::adopt_lock);
-  absorb(cq_->cqe + 2);
+  if (!closed_)
+    absorb(cq_->cqe + 2);
   return true;
 }
 

@@ -104,7 +104,7 @@ public:
   bool leaving() const override { return leaving_; }
   const ibv_pd* pd() const override { return pd_->verbs; }
   registration::Regions& regions() const override { return context_->regions(); }
-  bool settle_receives() override;
+  bool settle_receives(const transfer::RequestHeader& request) override;
   void expect_immediate(uint64_t n, uint32_t bytes) override;
 
   // QueueHost and QpLane::Device: for the send queue, under lock_.

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // Completions: what the provider's CQ has for a queue pair, and what the program is told.
+#include "model/objects.h"
 #include "model/qp.h"
 #include "model/srq.h"
 #include "observe/counters.h"
 #include "world/world.h"
+
+#include <algorithm>
 
 namespace adverb::model {
 
@@ -110,9 +113,14 @@ CqUser::Numbers Qp::numbers() {
   return {first_number_, ring_.tail()};
 }
 
-bool Qp::settle_receives() {
+bool Qp::settle_receives(const transfer::RequestHeader& request) {
   const uint32_t staged = srq_ ? srq_->staged() : receive_->staged();
-  return staged == 0 || recv_cq_->try_settle();
+  if (staged != 0 && !recv_cq_->try_settle())
+    return false;
+  if (!context_->regions().awaits_copy(request.key, request.total_address, request.total))
+    return true;
+  const auto all = world().objects().cqs.all();
+  return std::all_of(all.begin(), all.end(), [](const auto& cq) { return cq->try_settle(); });
 }
 
 void Qp::try_again() {

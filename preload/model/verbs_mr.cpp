@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // Memory regions: the policy says which backend, and that does the rest.
 #include "model/context.h"
+#include "model/cq.h"
 #include "model/objects.h"
 #include "model/verbs.h"
 #include "transfer/target.h"
@@ -38,6 +39,16 @@ int choose(Context& context, const registration::Wanted& wanted, registration::B
   return 0;
 }
 
+// Peers reach the region's memory through the device from now on, and may overwrite what has come.
+// (What comes in staging later, of receives that were posted before, it cannot be put in order
+// with: nobody but the device knows which came first.)
+void settle_messages(World& world, const ibv_mr& mr) {
+  const auto* const staged = world.parts.staged_receives.made();
+  if (staged != nullptr && staged->meet(reinterpret_cast<uintptr_t>(mr.addr), mr.length))
+    for (const auto& cq : world.objects().cqs.all())
+      cq->settle();
+}
+
 ibv_mr* reg(World& world, const registration::Wanted& wanted) {
   const auto context = world.objects().managed(wanted.pd->context);
   if (!context)
@@ -58,6 +69,8 @@ ibv_mr* reg(World& world, const registration::Wanted& wanted) {
   }
   if (refusal)
     errno = refusal.error;
+  else
+    settle_messages(world, *mr);
   return mr;
 }
 
@@ -101,6 +114,8 @@ int Verbs::rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* addr, size_t length
       if (!context->regions().is_virtual(ended.key->value())) // it has the device's own from now on
         world.targets().key_ends().ended(ended.key);
     }
+    if (ended.known && ended.rc == 0)
+      settle_messages(world, *mr);
     if (ended.known)
       return ended.rc;
   }

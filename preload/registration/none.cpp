@@ -82,6 +82,9 @@ public:
           hold.life = region.life;
           hold.number = region.life->number;
         }
+        if (use.receive)
+          hold.pages =
+              means_.world.staged_receives().add(reinterpret_cast<uintptr_t>(start), sge.length);
         sge.addr = reinterpret_cast<uintptr_t>(block.data);
         sge.lkey = block.lkey;
         return 0;

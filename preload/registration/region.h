@@ -3,6 +3,7 @@
 #pragma once
 
 #include "registration/keys.h"
+#include "registration/staged_receives.h"
 #include "registration/staging.h"
 
 #include <cerrno>
@@ -102,6 +103,7 @@ struct Hold {
   uint64_t address = 0; // as work requests use them
   const Life* life = nullptr;
   uint64_t number = 0;
+  StagedPages pages; // of a posted receive: where it will be
   explicit operator bool() const noexcept { return backend != nullptr || block; }
 };
 

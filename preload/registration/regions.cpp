@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "registration/regions.h"
+#include "world/world.h"
 
 #include <algorithm>
 #include <cassert>
@@ -17,7 +18,7 @@ constexpr unsigned remote_rights =
 } // namespace
 
 Regions::Regions(World& world, ibv_context* context)
-    : keys_(world, context), windows_(world), grants_(world) {
+    : world_(world), keys_(world, context), windows_(world), grants_(world) {
   const Means means{world, keys_, windows_, grants_};
   assert(makers.size() == policy::backends.size());
   for (size_t row = 0; row < makers.size(); ++row) {
@@ -211,6 +212,16 @@ int Regions::remote(const ibv_pd* pd, uint32_t key, uint64_t address, uint64_t l
   return 0;
 }
 
+bool Regions::awaits_copy(uint32_t key, uint64_t address, uint64_t length) const {
+  const StagedReceives* const staged = world_.parts.staged_receives.made();
+  if (staged == nullptr)
+    return false;
+  const Shared held(lock_);
+  const Region* region = find_virtual(key, held);
+  return region != nullptr && inside(*region, address, length) &&
+         staged->meet(reinterpret_cast<uintptr_t>(region->at(address)), length);
+}
+
 bool Regions::any_virtual(const ibv_pd* pd) const {
   const Shared held(lock_);
   return std::any_of(by_mr_.begin(), by_mr_.end(), [pd](const auto& entry) {
@@ -252,6 +263,8 @@ int Regions::localize_virtual(const Use& use, ibv_sge& sge, Hold& hold) {
 void Regions::release(Staging& staging, Hold& hold) noexcept {
   if (hold.block)
     staging.give(hold.block);
+  if (hold.pages.count != 0)
+    world_.staged_receives().remove(hold.pages);
   if (hold.backend != nullptr)
     hold.backend->release(hold);
   hold = {};
@@ -299,3 +312,11 @@ void Regions::close() {
 }
 
 } // namespace adverb::registration
+
+namespace adverb {
+
+registration::StagedReceives& World::staged_receives() {
+  return parts.staged_receives.get([] { return std::make_shared<registration::StagedReceives>(); });
+}
+
+} // namespace adverb

@@ -63,6 +63,8 @@ public:
   // Remote use of a virtual key: bytes [address, +length) with the given IBV_ACCESS_REMOTE_* right.
   [[nodiscard]] int remote(const ibv_pd* pd, uint32_t key, uint64_t address, uint64_t length,
                            unsigned right, std::byte*& data) const;
+  // Whether messages that stand in staging, of whatever queue, may be for those bytes.
+  bool awaits_copy(uint32_t key, uint64_t address, uint64_t length) const;
   // Some region lives in the domain that the provider knows nothing of.
   bool any_virtual(const ibv_pd* pd) const;
   // In any domain.
@@ -122,6 +124,7 @@ private:
   int move(Region& region, const Wanted& wanted, Backend& to);
   static void tell_former(Region& region);
 
+  World& world_;
   mutable SharedMutex lock_; // the maps, and what is written of a region after it was added
   KeyPool keys_;
   Windows windows_;

@@ -199,7 +199,7 @@ Responder::Started Responder::start(uint32_t index) {
   const HandlerRow& row = *slot.row;
   Target* target = targets_.find(slot.header.target);
   if (row.order == Order::queue_pair && target != nullptr &&
-      (target->leaving() || !target->settle_receives())) {
+      (target->leaving() || !target->settle_receives(slot.header))) {
     retry_soon();
     return Started::unsettled;
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "registration/regions.h"
+#include "transfer/messages.h"
 #include "transfer/told_keys.h"
 #include "world/sync.h"
 
@@ -24,9 +25,10 @@ public:
   virtual const ibv_pd* pd() const = 0;
   virtual registration::Regions& regions() const = 0;
   // Messages that arrived before are where the program expects them: a staged one is copied when
-  // its completion is taken, and what follows it may read or overwrite the same bytes. False: the
-  // program is polling right now, ask again.
-  virtual bool settle_receives() = 0;
+  // its completion is taken. Those of this queue pair, whatever the request does: a program may see
+  // by its bytes that others have come. And those of every queue pair for its bytes: who has seen a
+  // message complete may go on by another. False: the program is polling right now, ask again.
+  virtual bool settle_receives(const RequestHeader& request) = 0;
   // The n-th receive-consuming message will report `bytes` as its length.
   virtual void expect_immediate(uint64_t n, uint32_t bytes) = 0;
 

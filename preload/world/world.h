@@ -29,7 +29,8 @@ class Targets;
 }
 namespace registration {
 class Budgets;
-}
+class StagedReceives;
+} // namespace registration
 namespace model {
 class Edge;
 struct Objects;
@@ -75,6 +76,7 @@ public:
   link::Links& links();
   transfer::Targets& targets();
   registration::Budgets& budgets();
+  registration::StagedReceives& staged_receives();
   model::Objects& objects();
 
   /// Where those rooms, the fork handlers and tests get at them.
@@ -82,6 +84,7 @@ public:
     Part<link::Links> links;
     Part<transfer::Targets> targets;
     Part<registration::Budgets> budgets;
+    Part<registration::StagedReceives> staged_receives;
     Part<model::Objects> objects;
   } parts;
 

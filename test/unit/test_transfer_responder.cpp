@@ -29,7 +29,7 @@ struct FakeTarget final : transfer::Target {
   bool leaving() const override { return false; }
   const ibv_pd* pd() const override { return nullptr; }
   registration::Regions& regions() const override { throw std::bad_alloc(); }
-  bool settle_receives() override { return settled; }
+  bool settle_receives(const RequestHeader&) override { return settled; }
   void expect_immediate(uint64_t, uint32_t) override {}
   bool settled = true;
 };
