@@ -250,3 +250,27 @@ TEST_CASE("a thread that blocks the fault's signals copies all the same") {
                     }),
                     0));
 }
+
+#if defined(__SANITIZE_ADDRESS__)
+// The kernel copies, and the sanitizer does not see it.
+TEST_CASE("a copy to or from memory that was freed is reported where the sanitizer runs") {
+  const int what = GENERATE(0, 1, 2);
+  const pid_t child = fork();
+  if (child == 0) {
+    close(2);
+    auto* freed = new std::byte[64];
+    delete[] freed;
+    std::byte own[64]{};
+    if (what == 0)
+      memory::read(own, freed, sizeof own);
+    else if (what == 1)
+      memory::write(freed, own, sizeof own);
+    else
+      memory::write_in_order(freed, own, 8);
+    _exit(0);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK_FALSE((WIFEXITED(status) && WEXITSTATUS(status) == 0));
+}
+#endif
