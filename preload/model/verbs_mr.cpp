@@ -28,7 +28,9 @@ int choose(Context& context, const registration::Wanted& wanted, registration::B
   const registration::Refusal unfit = chosen.fits(wanted);
   if (!unfit) {
     backend = &chosen;
-  } else if (unfit.error == EOPNOTSUPP) {
+  } else if (unfit.error == EOPNOTSUPP || unfit.error == EFAULT) {
+    // What is not mapped may all the same be memory that the device's driver knows of, a GPU's for
+    // example; else the provider says EFAULT.
     world.counters.count(Counter::regions_provider);
     world.log.debug("a region of {} bytes cannot be registered \"{}\": {}; it is left to {}",
                     wanted.length, chosen.traits().name, unfit.why, context.device());

@@ -26,6 +26,9 @@ bool is_plain(const Wanted& wanted) noexcept {
   const uintptr_t last = first + wanted.length;
   if (last < first || ((last + 4095) & ~uintptr_t{4095}) < first)
     return false;
+  // So is one whose addresses in work requests lie otherwise in their pages.
+  if (((first ^ wanted.iova) & 4095) != 0)
+    return false;
   return wanted.length != 0 && are_plain_rights(wanted.access);
 }
 

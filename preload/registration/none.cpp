@@ -56,6 +56,7 @@ public:
     region->own.context = wanted.pd->context;
     set(*region, wanted);
     region->own.lkey = region->own.rkey = region->key->value();
+    region->own.handle = UINT32_MAX; // no kernel's: ibv_import_mr finds none by it
     means_.world.counters.count(Counter::regions_unpinned);
     means_.world.counters.count(Counter::region_bytes_unpinned, wanted.length);
     count_live(*region, 1);

@@ -36,7 +36,7 @@ public:
     world_.counters.count(observe::Counter::regions_pinned);
     auto region = std::make_unique<Region>();
     region->mr = mr;
-    region->iova = wanted.iova;
+    region->iova = (wanted.access & IBV_ACCESS_ZERO_BASED) != 0 ? 0 : wanted.iova;
     region->access = wanted.access;
     copy(*region);
     made = std::move(region);
@@ -57,10 +57,11 @@ public:
         return rc;
     }
     regions.lock();
-    if ((c.what & IBV_REREG_MR_CHANGE_TRANSLATION) != 0)
-      region.iova = reinterpret_cast<uintptr_t>(c.start);
     if ((c.what & IBV_REREG_MR_CHANGE_ACCESS) != 0)
       region.access = c.access;
+    if ((c.what & IBV_REREG_MR_CHANGE_TRANSLATION) != 0)
+      region.iova =
+          (region.access & IBV_ACCESS_ZERO_BASED) != 0 ? 0 : reinterpret_cast<uintptr_t>(c.start);
     copy(region);
     return 0;
   }

@@ -194,9 +194,13 @@ int Regions::local(const ibv_pd* pd, const ibv_sge& sge, unsigned rights, Span& 
   const Region* region = find_key(sge.lkey, held);
   if (region == nullptr)
     return ENOENT;
-  if (const int rc = check(*region, pd, sge.addr, sge.length, rights); rc != 0)
+  // Some devices take offsets into such a region, others do not know that right.
+  const bool offsets = (region->access & IBV_ACCESS_ZERO_BASED) != 0;
+  const uint64_t address =
+      offsets && sge.addr >= region->start ? sge.addr - region->start : sge.addr;
+  if (const int rc = check(*region, pd, address, sge.length, rights); rc != 0)
     return rc;
-  span.data = region->at(sge.addr);
+  span.data = region->at(address);
   return 0;
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "fake_fabric.h"
+#include "memory/mappings.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -71,13 +72,22 @@ struct Verbs {
       errno = fabric().refuse_regions;
       return nullptr;
     }
+    constexpr int writes =
+        IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+    const auto at = reinterpret_cast<uintptr_t>(start);
+    const bool there =
+        memory::mapping_of(at, length, (access & writes) != 0) != memory::Mapping::absent;
+    if ((!there && !fabric().knows_all_memory) || ((at ^ iova) & 4095) != 0) {
+      errno = there ? EINVAL : EFAULT;
+      return nullptr;
+    }
     auto mr = std::make_unique<Mr>();
     mr->mr.context = pd->context;
     mr->mr.pd = pd;
     mr->mr.addr = start;
     mr->mr.length = length;
     mr->mr.lkey = mr->mr.rkey = fabric().next_key_++;
-    mr->iova = iova;
+    mr->iova = (access & IBV_ACCESS_ZERO_BASED) != 0 ? 0 : iova;
     mr->access = static_cast<unsigned>(access);
     fabric().registered += length;
     auto* out = &mr->mr;

@@ -260,3 +260,67 @@ TEST_CASE("a message into memory that peers reach by the device does not land af
   CHECK(memcmp(b.memory.data() + 1000, a.memory.data() + (overlaps ? 300 : 100), 64) == 0);
   b.verbs.dereg_mr(std::exchange(b.mr, pinned));
 }
+
+// A client of the kernel's peer-memory interface has it, for example, and the process no mapping.
+TEST_CASE("memory that is not the process's is the provider's to judge", "[regions]") {
+  Two two;
+  Program& a = two.a;
+  auto* const beyond = reinterpret_cast<void*>(uintptr_t{1} << 46);
+  errno = 0;
+  CHECK(a.verbs.reg_mr(a.pd, beyond, 4096, remote) == nullptr);
+  CHECK(errno == EFAULT);
+  two.fabric.knows_all_memory = true;
+  ibv_mr* mr = a.verbs.reg_mr(a.pd, beyond, 4096, remote);
+  REQUIRE(mr != nullptr);
+  CHECK(two.fabric.reaches(mr->rkey, beyond));
+  CHECK(a.verbs.dereg_mr(mr) == 0);
+}
+
+TEST_CASE("a region whose addresses lie otherwise in their pages is refused", "[regions]") {
+  Two two;
+  Program& a = two.a;
+  errno = 0;
+  CHECK(a.verbs.reg_mr_iova(a.pd, a.memory.data(), 4096, a.address(1), local) == nullptr);
+  CHECK(errno == EINVAL);
+  ibv_mr* mr = a.verbs.reg_mr_iova(a.pd, a.memory.data(), 4096, a.address(1 << 20), local);
+  REQUIRE(mr != nullptr);
+  CHECK_FALSE(two.fabric.reaches(mr->rkey, a.memory.data()));
+  CHECK(a.verbs.dereg_mr(mr) == 0);
+}
+
+// Another process may ask the kernel for the region by its handle.
+TEST_CASE("the handle of an unpinned region is no other region's", "[regions]") {
+  Two two;
+  CHECK(two.a.mr->handle == UINT32_MAX);
+}
+
+TEST_CASE("elements of a region whose addresses are offsets are carried like others", "[regions]") {
+  Two two;
+  Program& a = two.a;
+  Program& b = two.b;
+  fill(a, 1);
+  fill(b, 2);
+  ibv_mr* const whole = std::exchange(
+      a.mr, a.verbs.reg_mr(a.pd, a.memory.data(), a.memory.size(), local | IBV_ACCESS_ZERO_BASED));
+  REQUIRE(a.mr != nullptr);
+  REQUIRE(two.fabric.reaches(a.mr->lkey, a.memory.data()));
+  ibv_sge sge{100, 64, a.mr->lkey};
+  ibv_send_wr wr{};
+  wr.sg_list = &sge;
+  wr.num_sge = 1;
+  wr.send_flags = IBV_SEND_SIGNALED;
+  wr.wr.rdma = {b.address(2000), b.mr->rkey};
+  ibv_send_wr* bad = nullptr;
+  SECTION("out") {
+    wr.opcode = IBV_WR_RDMA_WRITE;
+  }
+  SECTION("and in") {
+    wr.opcode = IBV_WR_RDMA_READ;
+  }
+  REQUIRE(model::post_send(*a.verbs.managed(a.qp), &wr, &bad) == 0);
+  const auto done = drain(two, a);
+  REQUIRE(done.size() == 1);
+  CHECK(done[0].status == IBV_WC_SUCCESS);
+  CHECK(memcmp(a.memory.data() + 100, b.memory.data() + 2000, 64) == 0);
+  a.verbs.dereg_mr(std::exchange(a.mr, whole));
+}
