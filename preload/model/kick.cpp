@@ -85,7 +85,8 @@ void Kick::fire(Kind kind) {
   int& outstanding = outstanding_[static_cast<size_t>(kind)];
   if (qp_ == nullptr || outstanding != 0)
     return;
-  const auto& ops = world_.provider.ops(qp_->context);
+  ibv_qp* const qp = qp_;
+  const auto& ops = world_.provider.ops(qp->context);
   const bool solicited = kind == Kind::solicited;
   ibv_send_wr wr{};
   wr.wr_id = static_cast<uint64_t>(kind);
@@ -97,10 +98,10 @@ void Kick::fire(Kind kind) {
     ibv_recv_wr receive{};
     receive.wr_id = wr.wr_id;
     ibv_recv_wr* bad_receive = nullptr;
-    rc = ops.post_recv(qp_, &receive, &bad_receive);
+    rc = ops.post_recv(qp, &receive, &bad_receive);
   }
   if (rc == 0)
-    rc = ops.post_send(qp_, &wr, &bad);
+    rc = ops.post_send(qp, &wr, &bad);
   if (rc != 0) {
     if (world_.log.every("kick", 10))
       world_.log.error("cannot wake a sleeping completion channel: errno {}", rc);

@@ -10,6 +10,8 @@
 // Not thread-safe; the CQ's ready_lock_ guards it.
 #pragma once
 
+#include "world/sync.h"
+
 #include <cstdint>
 
 #include <infiniband/verbs.h>
@@ -28,6 +30,7 @@ public:
   int open(ibv_pd* pd, ibv_cq* cq, const ibv_ah_attr& ah);
   void close();
   bool is_open() const noexcept { return qp_ != nullptr; }
+  // Any thread: until the provider has destroyed it, which waits for its events.
   bool is(const ibv_qp* qp) const noexcept { return qp != nullptr && qp == qp_; }
   uint32_t qpn() const noexcept { return qpn_; }
 
@@ -41,7 +44,7 @@ public:
 
 private:
   World& world_;
-  ibv_qp* qp_ = nullptr;
+  Atomic<ibv_qp*> qp_{nullptr};
   uint32_t qpn_ = 0;
   int outstanding_[2] = {}; // completions, by kind
 };

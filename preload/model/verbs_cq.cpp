@@ -93,14 +93,15 @@ int Verbs::resize_cq(ibv_cq* cq, int cqe) {
 
 int Verbs::destroy_cq(ibv_cq* cq) {
   Objects& objects = world.objects();
-  if (Cq* const used = objects.cqs.find(cq); used != nullptr && used->in_use()) {
+  const auto mine = objects.cqs.share(cq);
+  if (mine && mine->in_use()) {
     const provider::Inside inside; // says EBUSY; all of it goes on as before
     return world.provider.real().ibv_destroy_cq(cq);
   }
-  const auto mine = objects.cqs.erase(cq);
   if (mine) {
+    mine->close_kick(); // while whoever reads its events still finds whose it is
+    objects.cqs.erase(cq);
     objects.edge.remove(cq);
-    mine->close_kick();
     mine->close();
   }
   int rc = 0;

@@ -352,6 +352,7 @@ struct Verbs {
     qp->qp.qp_num = fabric().next_qpn++;
     qp->all_signaled = attr->sq_sig_all != 0;
     fabric().qps_[qp->qp.qp_num] = qp;
+    fabric().made_last = &qp->qp;
     return &qp->qp;
   }
   static int modify_qp(ibv_qp* base, ibv_qp_attr* attr, int mask) {
@@ -446,6 +447,10 @@ const provider::Real& FakeFabric::real() {
     r.ibv_get_async_event = [](ibv_context*, ibv_async_event* event) {
       *event = the_fabric->event;
       return 0;
+    };
+    r.ibv_ack_async_event = [](ibv_async_event*) {
+      ++the_fabric->acknowledged;
+      the_fabric->event = {};
     };
     r.ibv_destroy_qp = Verbs::destroy_qp;
     r.ibv_query_port = [](ibv_context*, uint8_t, _compat_ibv_port_attr* attr) {

@@ -53,6 +53,8 @@ public:
   std::function<int()> modify;     // asked first, if any: errno
   std::function<void()> destroy;   // asked before a queue pair is destroyed
   ibv_async_event event{};         // the next one
+  int acknowledged = 0;            // events
+  ibv_qp* made_last = nullptr;     // queue pair, adverb's own among them
   bool knows_all_memory = false;   // also what is not mapped in the process, a GPU's perhaps
   uint32_t next_qpn = 0x100;
   std::vector<uint32_t> bound; // keys of windows, as they were bound

@@ -252,3 +252,26 @@ TEST_CASE("a queue pair that cannot be managed is not left behind", "[qp]") {
   CHECK_THROWS_AS(Program(fabric, joint, *loaded.policy, {}), std::bad_alloc);
   CHECK(fabric.queue_pairs() == 0);
 }
+
+TEST_CASE("an event of adverb's own queue pair is not the program's while it goes", "[qp]") {
+  ibv_comp_channel channel{};
+  Program::Wanted wanted;
+  wanted.channel = &channel;
+  Two two(wanted);
+  Program& b = two.b;
+  ibv_qp* const kick = two.fabric.made_last; // made when its queue pair was connected
+  REQUIRE(kick != b.qp);
+  destroy(b);
+  ibv_async_event got{};
+  two.fabric.destroy = [&] { // a thread of the program waits for events
+    two.fabric.event.element.qp = kick;
+    two.fabric.event.event_type = IBV_EVENT_QP_FATAL;
+    REQUIRE(b.verbs.get_async_event(b.context, &got) == 0);
+  };
+  REQUIRE(b.verbs.destroy_cq(b.cq) == 0);
+  two.fabric.destroy = nullptr;
+  CHECK(two.fabric.acknowledged == 1);
+  CHECK(got.element.qp == nullptr);
+  b.cq = b.verbs.create_cq(b.context, 16, nullptr, nullptr, 0);
+  make(b);
+}
