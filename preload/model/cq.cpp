@@ -99,7 +99,9 @@ void Cq::absorb_one(const Completion& c) {
       return;
     }
   }
-  if (!is_late(c.wc))
+  if (CqUser* const user = user_by_number(c.wc))
+    user->on_completion(c, *this);
+  else if (!is_late(c.wc))
     push(c);
 }
 

@@ -55,6 +55,9 @@ public:
     uint64_t end = 0;
   };
   virtual Numbers numbers() = 0;
+  // Whether the completion, which names no queue pair that is attached, is of one of its requests
+  // or receives.
+  virtual bool posted(const ibv_wc& wc) = 0;
 
 protected:
   ~CqUser() = default;
@@ -139,6 +142,7 @@ private:
   int look_for_messages(int entries, ibv_wc* wc, int n); // no lock held
   CqUser* user_of(uint32_t qpn);                         // null: no queue pair that is managed
   void pass_marker_on();                                 // poll_lock_ held
+  CqUser* user_by_number(const ibv_wc& wc);              // the same
   bool is_late(const ibv_wc& wc) const;
   void take_the_last(uint32_t qpn, const CqUser* qp, bool gone);
   bool holds(uint32_t qpn);

@@ -26,6 +26,14 @@ bool Cq::is_late(const ibv_wc& wc) const {
   return true;
 }
 
+// Providers put another number into completions of raw packets: that of the half of the queue pair.
+CqUser* Cq::user_by_number(const ibv_wc& wc) {
+  for (const auto& [qpn, attached] : qps_)
+    if (attached.qp->posted(wc))
+      return attached.qp;
+  return nullptr;
+}
+
 void Cq::attach(uint32_t qpn, CqUser* qp) {
   std::unique_lock hold(poll_lock_);
   // The provider has destroyed another of that number, whose detach() has not come yet.

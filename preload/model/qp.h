@@ -92,6 +92,7 @@ public:
   bool waits_for_completion() override;
   void try_again() override;
   Numbers numbers() override;
+  bool posted(const ibv_wc& wc) override;
 
   // transfer::Source
   void on_reply(const transfer::ReplyHeader& reply, std::span<const std::byte> payload) override;

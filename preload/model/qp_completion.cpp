@@ -113,6 +113,16 @@ CqUser::Numbers Qp::numbers() {
   return {first_number_, ring_.tail()};
 }
 
+bool Qp::posted(const ibv_wc& wc) {
+  if (type_ != IBV_QPT_RAW_PACKET || is_bare(wc.wr_id))
+    return false;
+  const std::lock_guard hold(lock_);
+  if ((wc.wr_id & receive_bit) != 0)
+    return receive_ && receive_->knows(wc.wr_id);
+  const uint64_t seq = wc.wr_id & ~marker_bit;
+  return ring_.holds_seq(seq) && ring_.at(seq).stage == steering::Stage::posted;
+}
+
 bool Qp::settle_receives(const transfer::RequestHeader& request) {
   const uint32_t staged = srq_ ? srq_->staged() : receive_->staged();
   if (staged != 0 && !recv_cq_->try_settle())

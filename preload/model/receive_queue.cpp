@@ -108,11 +108,16 @@ void ReceiveQueue::take_back(const ibv_recv_wr& prepared) {
   free_slot(static_cast<uint32_t>(prepared.wr_id));
 }
 
+bool ReceiveQueue::knows(uint64_t number) const noexcept {
+  const auto index = static_cast<uint32_t>(number);
+  return index < slots_.size() && slots_[index].used &&
+         slots_[index].generation == (number >> generation_shift & generation_mask);
+}
+
 std::optional<uint64_t> ReceiveQueue::complete(ibv_wc& wc, Receipts& receipts) {
-  const auto index = static_cast<uint32_t>(wc.wr_id);
-  if (index >= slots_.size() || !slots_[index].used ||
-      slots_[index].generation != (wc.wr_id >> generation_shift & generation_mask))
+  if (!knows(wc.wr_id))
     return std::nullopt;
+  const auto index = static_cast<uint32_t>(wc.wr_id);
   const uint64_t wr_id = slots_[index].wr_id;
   if (wc.status == IBV_WC_SUCCESS) {
     const Receipt receipt = receipts.consume(wc);

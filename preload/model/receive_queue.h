@@ -40,6 +40,9 @@ public:
   // them, and the length is the receipt's.
   std::optional<uint64_t> complete(ibv_wc& wc, Receipts& receipts);
 
+  // A posted receive has this number at the provider.
+  bool knows(uint64_t number) const noexcept;
+
   // How many elements of posted receives stand in staging; any thread.
   uint32_t staged() const noexcept { return staged_.load(std::memory_order_relaxed); }
 

@@ -275,3 +275,32 @@ TEST_CASE("an event of adverb's own queue pair is not the program's while it goe
   b.cq = b.verbs.create_cq(b.context, 16, nullptr, nullptr, 0);
   make(b);
 }
+
+// Some providers' completions of raw packets name the half of a queue pair that they are of.
+TEST_CASE("completions of raw packets are known by what was posted", "[qp]") {
+  Program::Wanted wanted;
+  wanted.type = IBV_QPT_RAW_PACKET;
+  Two two(wanted);
+  two.fabric.stalled = true;
+  Program& a = two.a;
+  const auto complete = [&](uint64_t number, ibv_wc_opcode opcode, uint32_t bytes) {
+    ibv_wc wc{};
+    wc.wr_id = number;
+    wc.opcode = opcode;
+    wc.byte_len = bytes;
+    wc.qp_num = a.qp->qp_num + 0x1000;
+    FakeFabric::complete(a.cq, wc);
+  };
+  REQUIRE(a.receive(21, 0, 64) == 0);
+  REQUIRE(a.receive(22, 64, 64) == 0);
+  REQUIRE(a.post(IBV_WR_SEND, 1, 100, 64, two.b, 0, 0) == 0);
+  complete(two.fabric.last_send, IBV_WC_SEND, 0);
+  complete(FakeFabric::last_receive(a.qp), IBV_WC_RECV, 60);
+  const auto done = a.poll();
+  REQUIRE(numbers(done) == Numbers{1, 22});
+  CHECK(done[1].byte_len == 60);
+  // Nobody else's.
+  complete(two.fabric.last_send, IBV_WC_SEND, 0);
+  complete(uint64_t{1} << 63 | 12345, IBV_WC_RECV, 60);
+  CHECK(a.poll().size() == 2);
+}
