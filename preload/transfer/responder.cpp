@@ -203,6 +203,8 @@ Responder::Started Responder::start(uint32_t index) {
     retry_soon();
     return Started::unsettled;
   }
+  if (row.order == Order::queue_pair)
+    retries_ = 0;
   slot.out = channel_->acquire();
   if (slot.out == nullptr)
     return Started::no_room;
@@ -275,7 +277,12 @@ void Responder::retry_soon() {
   if (retrying_)
     return;
   retrying_ = true;
-  world_.service.after(std::chrono::microseconds(50), [weak = weak_from_this()] {
+  // Soon, for the program polls; but it may also destroy the queue pair, and that may take a while.
+  constexpr uint32_t soon = 16;
+  constexpr uint32_t doublings = 6;
+  const uint32_t shift = std::min(retries_ - std::min(retries_, soon), doublings);
+  ++retries_;
+  world_.service.after(std::chrono::microseconds(50 << shift), [weak = weak_from_this()] {
     const auto self = weak.lock();
     if (!self)
       return;

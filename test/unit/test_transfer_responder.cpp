@@ -29,7 +29,11 @@ struct FakeTarget final : transfer::Target {
   bool leaving() const override { return false; }
   const ibv_pd* pd() const override { return nullptr; }
   registration::Regions& regions() const override { throw std::bad_alloc(); }
-  bool settle_receives(const RequestHeader&) override { return settled; }
+  bool settle_receives(const RequestHeader&) override {
+    ++asked;
+    return settled;
+  }
+  int asked = 0;
   void expect_immediate(uint64_t, uint32_t) override {}
   bool settled = true;
 };
@@ -218,6 +222,24 @@ TEST_CASE("a queue pair whose receives are not settled waits, and others do not"
 }
 
 TEST_CASE("requests wait for room for their replies, in order") {
+// Its program may destroy it, and that waits for the program's own threads.
+TEST_CASE("a queue pair that stays unsettled is asked ever less often") {
+  Owner owner;
+  owner.all[0].settled = false;
+  owner.ask(toy_fail, 1, 1);
+  owner.bench.service.pass(100ms);
+  CHECK(owner.all[0].asked < 100);
+  owner.all[0].settled = true;
+  owner.bench.service.pass(5ms);
+  owner.expect(1, Status::refused);
+  // The next one is asked often again.
+  owner.all[0].settled = false;
+  owner.all[0].asked = 0;
+  owner.ask(toy_fail, 2, 1, 2);
+  owner.bench.service.pass(1ms);
+  CHECK(owner.all[0].asked > 3);
+}
+
   Owner owner({.credits = 3});
   owner.channel->keep_buffers = true;
   for (uint64_t i = 1; i <= 6; ++i)
