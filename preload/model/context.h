@@ -60,6 +60,8 @@ public:
     if (link::Progress* links = links_in_use_.load(std::memory_order_acquire))
       links->look();
   }
+  // Null: there is none.
+  link::Progress* links() const noexcept { return links_in_use_.load(std::memory_order_acquire); }
   // Returns when no request of a peer that was being executed when it was called still is.
   void barrier();
 

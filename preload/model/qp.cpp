@@ -24,6 +24,9 @@ namespace {
 // NAK for the reserved key where stock programs see the peer vanish.
 constexpr std::chrono::milliseconds bereavement{500};
 
+// How long what was lent over a link outlives that: longer than a device repeats a request.
+constexpr std::chrono::seconds lent_at_most{60};
+
 // Handles name a queue pair to its peer and are a capability too: who does not know one cannot
 // address the queue pair, so they are drawn at random.
 uint64_t new_handle(World& world) {
@@ -186,6 +189,26 @@ link::LocalQp Qp::local() const {
 
 void Qp::expect_immediate(uint64_t n, uint32_t bytes) {
   receipts_.expect({.number = n, .bytes = bytes});
+}
+
+// The device may have an atomic under way yet. One that is linked again by then lends under other
+// numbers.
+void Qp::lent_over_lost_link() {
+  world().service.after(lent_at_most,
+                        [weak = weak_from_this(), handle = handle_, end = next_grant] {
+                          const auto self = weak.lock();
+                          link::Progress* const links = self ? self->context_->links() : nullptr;
+                          if (links == nullptr)
+                            return;
+                          const std::lock_guard progress(links->lock());
+                          if (self->world().targets().find(handle) != self.get())
+                            return;
+                          std::erase_if(self->grants, [&](const auto& entry) {
+                            if (entry.first < end)
+                              self->context_->regions().revoke(entry.second);
+                            return entry.first < end;
+                          });
+                        });
 }
 
 bool Qp::allows(transfer::Right right) const {

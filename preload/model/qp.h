@@ -107,6 +107,7 @@ public:
   registration::Regions& regions() const override { return context_->regions(); }
   bool settle_receives(const transfer::RequestHeader& request) override;
   void expect_immediate(uint64_t n, uint32_t bytes) override;
+  void lent_over_lost_link() override;
 
   // QueueHost and QpLane::Device: for the send queue, under lock_.
   steering::Facts facts(const steering::Request& r) override;

@@ -205,6 +205,7 @@ Responder::Started Responder::start(uint32_t index) {
   }
   if (row.order == Order::queue_pair)
     retries_ = 0;
+  const size_t lent = target != nullptr ? target->grants.size() : 0;
   slot.out = channel_->acquire();
   if (slot.out == nullptr)
     return Started::no_room;
@@ -224,6 +225,9 @@ Responder::Started Responder::start(uint32_t index) {
     world_.counters.count(Counter::exceptions_caught);
     world_.log.error("internal error while serving a peer's {}: {}", row.name, e.what());
   }
+  if (target != nullptr && target->grants.size() > lent &&
+      std::find(lent_.begin(), lent_.end(), slot.header.target) == lent_.end())
+    lent_.push_back(slot.header.target);
   State expected = State::running;
   if (slot.state.compare_exchange_strong(expected, State::later, std::memory_order_acq_rel))
     return Started::later;
@@ -296,6 +300,9 @@ void Responder::retry_soon() {
 void Responder::on_down() {
   note_.reset();
   told_->close();
+  for (const uint64_t handle : std::exchange(lent_, {}))
+    if (Target* const target = targets_.find(handle))
+      target->lent_over_lost_link();
   std::erase_if(order_, [this](uint32_t index) {
     Slot& slot = slots_[index];
     if (slot.state.load(std::memory_order_relaxed) != State::waiting)

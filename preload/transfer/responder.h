@@ -78,6 +78,7 @@ private:
   std::vector<uint32_t> free_;
   bool retrying_ = false;
   uint32_t retries_ = 0;       // since a queue pair was settled
+  std::vector<uint64_t> lent_; // handles of those that have lent something over this link
   uint64_t arrivals_ = 0;
   // An acknowledgement that waits for the requests before it, which may name keys that it lets go.
   struct Note {

@@ -31,6 +31,8 @@ public:
   virtual bool settle_receives(const RequestHeader& request) = 0;
   // The n-th receive-consuming message will report `bytes` as its length.
   virtual void expect_immediate(uint64_t n, uint32_t bytes) = 0;
+  // The link is gone over which it has lent something (`grants`), and nobody will give that back.
+  virtual void lent_over_lost_link() = 0;
 
   uint32_t halted_run = 0; // see messages.h; 0: not halted
   std::unordered_map<uint64_t, std::shared_ptr<registration::Grant>> grants;

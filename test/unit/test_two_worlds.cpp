@@ -242,3 +242,36 @@ TEST_CASE("a list of requests is one call of the provider", "[worlds]") {
   CHECK(two.fabric.post_calls == calls + 1);
   CHECK(two.b.poll().size() == 8);
 }
+
+// Its peer forgets them then, and cannot give them back.
+TEST_CASE("what was lent over a link is not pinned for ever once that is lost", "[worlds]") {
+  Program::Wanted wanted;
+  wanted.access |= IBV_ACCESS_REMOTE_ATOMIC;
+  Two two(wanted);
+  Program& a = two.a;
+  Program& b = two.b;
+  const uint64_t before = two.fabric.registered;
+  ibv_sge sge{a.address(0), 8, a.mr->lkey};
+  ibv_send_wr wr{};
+  wr.sg_list = &sge;
+  wr.num_sge = 1;
+  wr.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
+  wr.send_flags = IBV_SEND_SIGNALED;
+  wr.wr.atomic = {(b.address(64) + 7) & ~uintptr_t{7}, 1, 0, b.mr->rkey};
+  ibv_send_wr* bad = nullptr;
+  REQUIRE(model::post_send(*a.verbs.managed(a.qp), &wr, &bad) == 0);
+  const auto done = drain(two, a);
+  REQUIRE(done.size() == 1);
+  CHECK(done[0].status == IBV_WC_SUCCESS);
+  const uint64_t lent = two.fabric.registered;
+  CHECK(lent > before);
+  for (auto& pair : two.joint.pairs) {
+    pair.client->end();
+    pair.server->end();
+  }
+  two.settle();
+  b.bench.service.pass(std::chrono::seconds(1));
+  CHECK(two.fabric.registered == lent); // an atomic may be on its way
+  b.bench.service.pass(std::chrono::minutes(2));
+  CHECK(two.fabric.registered < lent);
+}
