@@ -200,8 +200,10 @@ void Queue::retire(uint64_t announced) {
   assert(oldest_is_done());
   do {
     Request& r = ring_.at(ring_.head());
-    if (mode_ == Mode::failed) [[unlikely]]
-      put_errors_in_order(r);
+    if (error_left_ && r.result.wc.status == IBV_WC_SUCCESS) [[unlikely]] {
+      r.result = {}; // it had passed the one that failed: order "relaxed"
+      r.result.wc.status = IBV_WC_WR_FLUSH_ERR;
+    }
     error_left_ |= mode_ == Mode::failed && r.result.wc.status != IBV_WC_SUCCESS;
     if (r.signaled || r.result.wc.status != IBV_WC_SUCCESS) {
       r.result.wc.wr_id = r.wr.wr_id;

@@ -171,7 +171,6 @@ private:
     return ring_.head() < next_ && ring_.at(ring_.head()).stage == steering::Stage::done;
   }
   void retire(uint64_t announced = UINT64_MAX);
-  void put_errors_in_order(steering::Request& r);
   void tell_idle();
   // So many more may be outstanding. What is accepted here while the device has as many as it takes
   // could not be issued. A queue pair that never waits has no marker, and its provider judges.

@@ -187,22 +187,6 @@ void Queue::on_completion(const steering::Completion& completion) {
   turn();
 }
 
-// `r` leaves. With order "relaxed" one may have passed another that failed, or have failed first:
-// what went wrong is told by the first that has not succeeded, and all behind it are flushed.
-void Queue::put_errors_in_order(Request& r) {
-  const bool relaxed = order_ == steering::Order::relaxed;
-  if (error_left_ && (relaxed || r.result.wc.status == IBV_WC_SUCCESS)) {
-    r.result = {};
-    r.result.wc.status = IBV_WC_WR_FLUSH_ERR;
-  }
-  if (error_left_ || !relaxed)
-    return;
-  for (uint64_t s = r.seq + 1; r.result.wc.status == IBV_WC_WR_FLUSH_ERR && s < ring_.tail(); ++s)
-    if (const Request& later = ring_.at(s);
-        later.stage == Stage::done && later.result.wc.status != IBV_WC_SUCCESS)
-      r.result.wc.status = later.result.wc.status;
-}
-
 // What is queued is chosen anew by its epoch. What has begun, and has some left to be sent, starts
 // anew; what it sent keeps its key, for it comes before the acknowledgement.
 void Queue::on_keys_ended(std::span<const uint32_t> keys) {
