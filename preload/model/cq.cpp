@@ -16,7 +16,7 @@ Cq::Cq(Context& context, ibv_cq* cq, uint64_t wc_flags, int programs)
     : context_(context), cq_(cq), wc_flags_(wc_flags),
       poll_cq_(context.world().provider.ops(cq->context).poll_cq), kick_(context.world()) {
   resized(programs);
-  constexpr size_t at_first = 16;
+  constexpr size_t at_first = 4;
   grow(std::min(static_cast<size_t>(cq->cqe) + 1, at_first));
 }
 

@@ -12,7 +12,7 @@
 namespace adverb::steering {
 
 namespace {
-constexpr size_t slots_at_first = 16;
+constexpr size_t slots_at_first = 4;
 }
 
 Ring::Ring(const ibv_qp_cap& cap, bool all_signaled, uint64_t first, bool connected)
