@@ -26,7 +26,7 @@ ReceiveQueue::ReceiveQueue(Context& context, const ibv_pd* pd, registration::Sta
                            uint32_t most, uint32_t sges)
     : context_(context), pd_(pd), staging_(staging), sges_(std::max(sges, 1U)),
       generation_(first_generation(context)), prepared_(sges_) {
-  constexpr uint32_t at_first = 16;
+  constexpr uint32_t at_first = 4;
   grow(std::clamp(most, 1U, at_first));
 }
 
