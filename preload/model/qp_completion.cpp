@@ -76,12 +76,13 @@ void Qp::on_completion(const Completion& completion, Cq& cq) {
   if (!wr_id)
     return;
   c.wc.wr_id = *wr_id;
+  // Before it can be polled: who is told of an error is told when nothing is served any more.
+  if (c.wc.status != IBV_WC_SUCCESS)
+    receive_failed(completion.wc.status == IBV_WC_SUCCESS);
   if (c.wc.status == completion.wc.status)
     cq.push(c);
   else
     cq.push_own(c); // an error that the device's event did not tell of
-  if (c.wc.status != IBV_WC_SUCCESS)
-    receive_failed(completion.wc.status == IBV_WC_SUCCESS);
 }
 
 // A receive has failed, `here` or at the device. That ends an RC queue pair, and any that adverb
