@@ -209,13 +209,15 @@ int Cq::poll_other(int entries, ibv_wc* wc, int bare, bool told, int count) {
   return n == entries || (count < entries && none_ready()) ? n : poll_further(entries, wc, n);
 }
 
-// The provider's, if nothing waits that was there before; poll_lock_ held.
+// poll_lock_ held.
 [[gnu::always_inline]] inline int Cq::poll_provider(int entries, ibv_wc* wc) {
   const int got = poll_cq_(cq_, entries, wc);
+  // Looked for now, not before: what their queue pair had pushed when these were posted is first.
+  if (!none_ready()) [[unlikely]]
+    return poll_other(entries, wc, 0, false, std::max(got, 0));
   if (got <= 0)
     return got;
-  // Those at the front that went bare and have succeeded are the program's as they are. Nobody has
-  // pushed what would come before them: when they were posted, nothing else was under way.
+  // Those at the front that went bare and have succeeded are the program's as they are.
   int n = 0;
   do {
     if (wc[n].status != IBV_WC_SUCCESS || !is_bare(wc[n].wr_id)) [[unlikely]]
@@ -236,7 +238,7 @@ int Cq::poll(int entries, ibv_wc* wc) {
   int n = 0;
   {
     const std::lock_guard hold(poll_lock_);
-    n = none_ready() ? poll_provider(entries, wc) : poll_further(entries, wc, 0);
+    n = poll_provider(entries, wc);
     // Messages are looked for when there is nothing else, and now and then when there always is.
     constexpr unsigned seldom = 16;
     if (n < 0 || (n != 0 && (found_ += 256 / seldom) != 0)) [[likely]]

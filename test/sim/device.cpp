@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "device_parts.h"
+#include "fibre.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -53,8 +54,14 @@ struct Verbs {
     return 0;
   }
 
+  // A provider takes locks: before it does anything, and when it has, others may go on.
   static int post_send(ibv_qp* base, ibv_send_wr* wr, ibv_send_wr** bad) {
-    Qp& qp = of(base);
+    point();
+    const int rc = take(of(base), wr, bad);
+    point();
+    return rc;
+  }
+  static int take(Qp& qp, ibv_send_wr* wr, ibv_send_wr** bad) {
     for (; wr != nullptr; wr = wr->next) {
       if (fabric().loud)
         printf("        device: queue pair %u, state %d, is given opcode %d as %llx\n",
@@ -110,12 +117,14 @@ struct Verbs {
     return 0;
   }
   static int poll_cq(ibv_cq* base, int most, ibv_wc* wc) {
+    point();
     Cq& cq = of(base);
     int n = 0;
     for (; n < most && !cq.completions.empty(); ++n) {
       wc[n] = cq.completions.front();
       cq.completions.pop_front();
     }
+    point();
     return n;
   }
 
