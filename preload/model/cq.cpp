@@ -95,6 +95,8 @@ void Cq::absorb_one(const Completion& c) {
     const std::lock_guard hold(ready_lock_);
     if (kick_.is_open() && c.wc.qp_num == kick_.qpn()) {
       kick_.landed(c.wc);
+      if (ready_count_ != 0)
+        wake_again();
       context_.world().counters.count(Counter::markers);
       return;
     }
@@ -289,13 +291,14 @@ int Cq::arm(int solicited_only) {
   {
     const std::lock_guard ready(ready_lock_);
     (solicited_only == 0 ? armed_ : armed_solicited_) = true;
+    missed_ = missed_error_ = false;
     kicked = kick_.outstanding();
   }
   // A kick that landed before this arm will not fire it: take it, so that the next one is sent. A
   // kick still on its way fires it when it lands.
   if (kicked) {
     const std::lock_guard hold(poll_lock_);
-    absorb(2);
+    absorb(cq_->cqe + 2);
   }
   return 0;
 }

@@ -153,6 +153,7 @@ private:
   void grow(size_t capacity);
   void append(const Completion& completion);
   void wake(bool error); // ready_lock_ held
+  void wake_again();     // the same
   bool kicked();
   void service_drain();
 
@@ -190,6 +191,8 @@ private:
   Atomic<size_t> ready_count_{0}; // written under ready_lock_
   bool armed_ = false;            // for any completion
   bool armed_solicited_ = false;  // for solicited ones and errors
+  bool missed_ = false;           // a kick for the former was left to one that was out
+  bool missed_error_ = false;     // for the latter
   Kick kick_;
   std::optional<ibv_ah_attr> kick_path_; // once it was made
   int marker_room_ = 1;

@@ -9,20 +9,32 @@
 #include <algorithm>
 #include <cassert>
 #include <chrono>
+#include <utility>
 
 namespace adverb::model {
 
-// What cannot be fired now, for want of a kick, is when there is one.
+// What cannot be fired now, for want of a kick, is when there is one; and what is left to one that
+// is out already is looked at again when that is taken, for it may have landed before the arm.
 void Cq::wake(bool error) {
   if (!kick_.is_open())
     return;
   if (error && armed_solicited_) {
-    armed_ = armed_solicited_ = false;
-    kick_.fire(Kick::Kind::solicited);
+    if (kick_.fire(Kick::Kind::solicited))
+      armed_ = armed_solicited_ = false;
+    else
+      missed_error_ = true;
   } else if (armed_) {
-    armed_ = false;
-    kick_.fire(Kick::Kind::plain);
+    if (kick_.fire(Kick::Kind::plain))
+      armed_ = false;
+    else
+      missed_ = true;
   }
+}
+
+void Cq::wake_again() {
+  const bool error = std::exchange(missed_error_, false);
+  if (std::exchange(missed_, false) || error)
+    wake(error);
 }
 
 bool Cq::kicked() {

@@ -81,10 +81,10 @@ void Kick::close() {
   outstanding_[0] = outstanding_[1] = 0;
 }
 
-void Kick::fire(Kind kind) {
+bool Kick::fire(Kind kind) {
   int& outstanding = outstanding_[static_cast<size_t>(kind)];
   if (qp_ == nullptr || outstanding != 0)
-    return;
+    return false;
   ibv_qp* const qp = qp_;
   const auto& ops = world_.provider.ops(qp->context);
   const bool solicited = kind == Kind::solicited;
@@ -105,10 +105,11 @@ void Kick::fire(Kind kind) {
   if (rc != 0) {
     if (world_.log.every("kick", 10))
       world_.log.error("cannot wake a sleeping completion channel: errno {}", rc);
-    return;
+    return false;
   }
   outstanding = solicited ? 2 : 1;
   world_.counters.count(observe::Counter::kicks);
+  return true;
 }
 
 void Kick::landed(const ibv_wc& wc) noexcept {

@@ -35,10 +35,10 @@ public:
   uint32_t qpn() const noexcept { return qpn_; }
 
   // A send completion, or a solicited message's two. At most one of each kind is outstanding; a
-  // second call before its completions have landed() does nothing.
+  // second call before its completions have landed() does nothing. False: none was sent.
   enum class Kind : uint8_t { plain, solicited };
   static constexpr int entries_max = 3; // in the CQ
-  void fire(Kind kind);
+  bool fire(Kind kind);
   void landed(const ibv_wc& wc) noexcept;
   bool outstanding() const noexcept { return outstanding_[0] + outstanding_[1] != 0; }
 

@@ -157,6 +157,35 @@ TEST_CASE("a queue pair that finds no room for its marker is asked again", "[cq]
   CHECK(done == std::vector<uint64_t>{2, 4});
 }
 
+TEST_CASE("a kick that landed before the arm keeps no later one from being sent", "[cq]") {
+  Two two(with_channel());
+  Program& a = two.a;
+  Program& b = two.b;
+  Second second(a, b);
+  model::Cq& cq = *a.verbs.managed(a.cq);
+  const auto write = [&](uint64_t id) { // by software
+    REQUIRE(a.post(IBV_WR_RDMA_WRITE, id, 0, 64, b, 0, b.mr->rkey) == 0);
+    two.settle();
+  };
+  REQUIRE(model::req_notify_cq(cq, 0) == 0);
+  for (uint64_t id = 1; id <= 4; ++id) { // by the device, in front of the kick
+    REQUIRE(b.receive(id, 0, 0) == 0);
+    REQUIRE(a.post(IBV_WR_SEND, id, 0, 0, b, 0, 0) == 0);
+  }
+  two.settle();
+  second.first();
+  write(11);
+  REQUIRE(model::req_notify_cq(cq, 0) == 0);
+  const uint64_t before = FakeFabric::events(a.cq);
+  write(12);
+  SECTION("and the program polls") {
+    CHECK(drain(two, a).size() == 6);
+    write(13);
+  }
+  SECTION("and the program sleeps") {}
+  CHECK(FakeFabric::events(a.cq) > before);
+}
+
 TEST_CASE("an arm for solicited completions is fired by an error of adverb's own", "[cq]") {
   Two two(with_channel());
   Program& a = two.a;
