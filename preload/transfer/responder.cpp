@@ -283,7 +283,7 @@ void Responder::retry_soon() {
   retrying_ = true;
   // Soon, for the program polls; but it may also destroy the queue pair, and that may take a while.
   constexpr uint32_t soon = 16;
-  constexpr uint32_t doublings = 6;
+  constexpr uint32_t doublings = 4;
   const uint32_t shift = std::min(retries_ - std::min(retries_, soon), doublings);
   ++retries_;
   world_.service.after(std::chrono::microseconds(50 << shift), [weak = weak_from_this()] {
