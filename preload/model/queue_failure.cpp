@@ -149,8 +149,11 @@ void Queue::on_completion(const steering::Completion& completion) {
   close_bare();
   const QpLane::News news = device_.on_completion(completion);
   uint64_t announced = UINT64_MAX;
-  if (news == QpLane::News::marker_refused && device_.busy()) {
-    // What waited for it has been posted behind it all the same, and is flushed now.
+  const auto busy = [](const steering::Lane* lane) { return lane->busy(); };
+  if (news == QpLane::News::marker_refused &&
+      (device_.busy() || std::ranges::any_of(lanes_, busy))) {
+    // What waited for it has been posted behind it all the same, or waited together with one that
+    // has passed it (order "relaxed"). That is flushed now.
     cause_ = error_left_ ? IBV_WC_SUCCESS : completion.wc.status;
     mode_ = Mode::failed;
     rewind(seq + 1);

@@ -191,6 +191,22 @@ TEST_CASE("what an overtaking request's failure leaves is not taken to be done w
   CHECK(b.completions[0].wr_id == 1000);
 }
 
+TEST_CASE("a refused marker is told by the first that had to wait, whatever passed it", "[queue]") {
+  Bench b(Order::relaxed);
+  b.post(IBV_WR_RDMA_WRITE, false);
+  b.become_virtual();
+  b.post(IBV_WR_RDMA_WRITE); // passes it
+  REQUIRE(b.soft.busy());
+  b.post(IBV_WR_RDMA_READ); // and this waits
+  REQUIRE(b.device.posted.size() == 2);
+  b.land(b.device.posted[1].wr_id, IBV_WC_RETRY_EXC_ERR);
+  CHECK_FALSE(b.soft.busy());
+  REQUIRE(b.device.posted.size() == 4);
+  b.land(1, flushed);
+  b.land(2, flushed);
+  CHECK(b.statuses() == Statuses{IBV_WC_RETRY_EXC_ERR, flushed});
+}
+
 TEST_CASE("a fenced request waits for what READs bring", "[queue]") {
   Bench b;
   b.become_virtual();
