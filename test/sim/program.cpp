@@ -272,8 +272,10 @@ void Program::release(uint64_t id) {
 
 void Program::wind_up() {
   found_some_ = false;
-  for (Completions& queue : cqs_)
-    found_some_ = poll(queue, 8) != 0 || found_some_;
+  // A poll of one queue takes messages for another, too.
+  for (int look = 0; look < 2 && !found_some_; ++look)
+    for (Completions& queue : cqs_)
+      found_some_ = poll(queue, 8) != 0 || found_some_;
   for (const auto& queue : queues_)
     post_receive(*queue);
 }
