@@ -77,13 +77,14 @@ int Cq::pop(int entries, ibv_wc* wc) {
 }
 
 CqUser* Cq::user_of(uint32_t qpn) {
-  const auto it = qps_.find(qpn);
-  if (it == qps_.end())
-    return nullptr;
-  CqUser* const user = it->second.qp;
-  if (user->bare != nullptr)
-    seen_[qpn % seen_max] = {qpn, user->bare};
-  return user;
+  Seen& seen = seen_[qpn % seen_max];
+  if (seen.qpn != qpn) [[unlikely]] {
+    const auto it = qps_.find(qpn);
+    if (it == qps_.end())
+      return nullptr;
+    seen = {qpn, it->second.qp, &it->second.qp->bare};
+  }
+  return seen.user;
 }
 
 void Cq::absorb_one(const Completion& c) {
@@ -101,7 +102,7 @@ void Cq::absorb_one(const Completion& c) {
       return;
     }
   }
-  if (CqUser* const user = user_by_number(c.wc))
+  if (CqUser* const user = other_numbers_ ? user_by_number(c.wc) : nullptr)
     user->on_completion(c, *this);
   else if (!is_late(c.wc))
     push(c);

@@ -35,9 +35,9 @@ class Cq;
 // A queue pair whose completions arrive at a CQ; every call is under the CQ's poll_lock_.
 class CqUser {
 public:
-  // What it posts bare, null if nothing: of that only failures are told, and what heard() says.
-  explicit CqUser(BareRequests* bare) noexcept : bare(bare) {}
-  BareRequests* const bare;
+  CqUser(BareRequests& bare, bool other_number) noexcept : bare(bare), other_number(other_number) {}
+  BareRequests& bare;      // of these only failures are told, and what heard() says
+  const bool other_number; // its completions may name another queue pair's
   // One of those has succeeded, and is the program's; what is pushed now comes behind it.
   virtual void bare_landed() = 0;
 
@@ -55,8 +55,8 @@ public:
     uint64_t end = 0;
   };
   virtual Numbers numbers() = 0;
-  // Whether the completion, which names no queue pair that is attached, is of one of its requests
-  // or receives.
+  // With other_number: whether the completion, which names no queue pair that is attached, is of
+  // one of its requests or receives.
   virtual bool posted(const ibv_wc& wc) = 0;
 
 protected:
@@ -168,9 +168,11 @@ private:
     CqUser* qp;
   };
   std::unordered_map<uint32_t, Attached> qps_; // poll_lock_
-  // Those of them that posted bare and were looked for last, by the low bits of their number.
-  struct Seen {
+  bool other_numbers_ = false;                 // poll_lock_: some of them may come under others
+  // Those of them that were looked for last, by the low bits of their number.
+  struct alignas(32) Seen {
     uint32_t qpn = UINT32_MAX;
+    CqUser* user = nullptr;
     BareRequests* bare = nullptr;
   };
   static constexpr uint32_t seen_max = 16;

@@ -44,6 +44,7 @@ void Cq::attach(uint32_t qpn, CqUser* qp) {
     hold.lock();
   }
   qps_[qpn] = {qp};
+  other_numbers_ = other_numbers_ || qp->other_number;
   seen_[qpn % seen_max] = {};
 }
 

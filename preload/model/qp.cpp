@@ -58,10 +58,10 @@ World& Qp::world() const noexcept {
 
 Qp::Qp(Parts parts, ibv_qp* qp, ibv_qp_type type, const ibv_qp_cap& cap, bool all_signaled,
        uint32_t extra_send)
-    : CqUser(&bare_), context_(std::move(parts.context)), pd_(std::move(parts.pd)),
-      send_cq_(std::move(parts.send_cq)), recv_cq_(std::move(parts.recv_cq)),
-      srq_(std::move(parts.srq)), qp_(qp), type_(type), qpn_(qp->qp_num), extra_send_(extra_send),
-      first_number_(first_number(*context_)),
+    : CqUser(bare_, type == IBV_QPT_RAW_PACKET), context_(std::move(parts.context)),
+      pd_(std::move(parts.pd)), send_cq_(std::move(parts.send_cq)),
+      recv_cq_(std::move(parts.recv_cq)), srq_(std::move(parts.srq)), qp_(qp), type_(type),
+      qpn_(qp->qp_num), extra_send_(extra_send), first_number_(first_number(*context_)),
       post_send_(world().provider.ops(qp->context).post_send),
       ring_(cap, all_signaled, first_number_, connected()),
       elements_(world(), context_->regions(), pd_->staging, pd_->verbs, context_->copy_below(),

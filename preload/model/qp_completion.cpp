@@ -115,7 +115,7 @@ CqUser::Numbers Qp::numbers() {
 }
 
 bool Qp::posted(const ibv_wc& wc) {
-  if (type_ != IBV_QPT_RAW_PACKET || is_bare(wc.wr_id))
+  if (!other_number || is_bare(wc.wr_id))
     return false;
   const std::lock_guard hold(lock_);
   if ((wc.wr_id & receive_bit) != 0)
@@ -128,7 +128,8 @@ bool Qp::settle_receives(const transfer::RequestHeader& request) {
   const uint32_t staged = srq_ ? srq_->staged() : receive_->staged();
   if (staged != 0 && !recv_cq_->try_settle())
     return false;
-  if (!context_->regions().awaits_copy(request.key, request.total_address, request.total))
+  // Of a large request's parts each looks for itself.
+  if (!context_->regions().awaits_copy(request.key, request.address, request.length))
     return true;
   const auto all = world().objects().cqs.all();
   return std::all_of(all.begin(), all.end(), [](const auto& cq) { return cq->try_settle(); });
