@@ -320,6 +320,8 @@ struct Verbs {
     return 0;
   }
   static int poll_cq(ibv_cq* base, int most, ibv_wc* wc) {
+    if (const auto poll = std::exchange(fabric().poll, nullptr))
+      poll();
     Cq& cq = of(base);
     int n = 0;
     for (; n < most && !cq.completions.empty(); ++n) {

@@ -52,6 +52,7 @@ public:
   int refuse_regions = 0;          // errno of every registration
   std::function<int()> modify;     // asked first, if any: errno
   std::function<void()> destroy;   // asked before a queue pair is destroyed
+  std::function<void()> poll;      // asked once, before a completion queue gives what it has
   ibv_async_event event{};         // the next one
   int acknowledged = 0;            // events
   ibv_qp* made_last = nullptr;     // queue pair, adverb's own among them

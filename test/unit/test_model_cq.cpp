@@ -4,6 +4,7 @@
 
 #include "model/cq.h"
 
+#include <array>
 #include <future>
 
 using namespace adverb;
@@ -184,6 +185,34 @@ TEST_CASE("a kick that landed before the arm keeps no later one from being sent"
   }
   SECTION("and the program sleeps") {}
   CHECK(FakeFabric::events(a.cq) > before);
+}
+
+TEST_CASE("what was pushed while the provider was asked is before what it gives", "[cq]") {
+  Two two;
+  Program& a = two.a;
+  Program& b = two.b;
+  for (uint64_t id = 1; id <= 2; ++id)
+    REQUIRE(b.receive(id, 0, 0) == 0);
+  const auto send = [&](uint64_t id) { // by the device, as it stands
+    ibv_send_wr wr{};
+    ibv_send_wr* bad = nullptr;
+    wr.wr_id = id;
+    wr.opcode = IBV_WR_SEND;
+    wr.send_flags = IBV_SEND_SIGNALED;
+    REQUIRE(model::post_send(*a.verbs.managed(a.qp), &wr, &bad) == 0);
+  };
+  send(0);
+  REQUIRE(drain(two, a).size() == 1); // the queue pair is known to the queue
+  REQUIRE(a.post(IBV_WR_RDMA_WRITE, 1, 0, 64, b, 0, b.mr->rkey) == 0); // by software
+  two.fabric.poll = [&] {
+    two.settle();
+    send(2);
+    two.settle();
+  };
+  std::array<ibv_wc, 4> wc{};
+  REQUIRE(model::poll_cq(*a.verbs.managed(a.cq), 4, wc.data()) == 2);
+  CHECK(wc[0].wr_id == 1);
+  CHECK(wc[1].wr_id == 2);
 }
 
 TEST_CASE("an arm for solicited completions is fired by an error of adverb's own", "[cq]") {
