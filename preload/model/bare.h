@@ -65,28 +65,44 @@ public:
   bool stands(const ibv_send_wr& wr) { return stands(wr, steering::traits_of(wr.opcode)); }
   void forget_key() noexcept { real_ = {}; }
 
-  bool open() const noexcept { return open_.load(std::memory_order_relaxed); }
-  void set_open(bool open) noexcept { open_.store(open); }
+  bool open() const noexcept { return is_open_; }
+  void set_open(bool open) noexcept {
+    is_open_ = open;
+    open_.store(open);
+  }
 
-  // While it is open: the program's list goes to the provider, which answers as ibv_post_send, and
-  // looks at `bad` only when it fails; `not_bare`: it does not, for one in it needs more.
-  static constexpr int not_bare = -1;
-  [[gnu::always_inline]] int post(ibv_send_wr* list, ibv_send_wr** bad) {
-    if (list == nullptr || list->next != nullptr) [[unlikely]]
-      return post_list(list, bad);
+  // While it is open: the common case, one request that reports, to a key that was just named,
+  // where all with the device report and there is room. It goes to the provider, which answers.
+  // `not_plain`: post() is to see to the list. Nobody else is called, so that there is little to
+  // keep in registers.
+  static constexpr int not_plain = -2;
+  [[gnu::always_inline]] int post_plain(ibv_send_wr* list, ibv_send_wr** bad) {
+    if (list == nullptr || list->next != nullptr || !is_bare(list->wr_id) ||
+        ((list->send_flags | parts_.flags) & IBV_SEND_SIGNALED) == 0 || silent_.count != 0)
+      return not_plain;
     const uint32_t traits = steering::traits_of(list->opcode);
-    if (!is_bare(list->wr_id) || !stands(*list, traits)) [[unlikely]]
-      return not_bare;
-    settle();
-    if (full()) [[unlikely]]
-      return not_bare;
-    const int rc = parts_.post_send(parts_.qp, list, bad);
-    if (rc != 0) [[unlikely]]
-      return rc;
-    take(*list, traits);
+    if (!key_is_known(*list, traits) || list->num_sge != 1 ||
+        parts_.regions.may_be_virtual(list->sg_list->lkey)) // of inline data it says nothing
+      return not_plain;
+    const uint32_t heard = heard_.load(std::memory_order_acquire);
+    if (owed_ == heard)
+      traits_ = traits;
+    else if (asked_ - heard < parts_.most)
+      traits_ |= traits;
+    else
+      return not_plain;
+    owed_ = ++asked_; // before it can report
+    receives_ += traits / steering::trait_receives % 2;
+    if (const int rc = parts_.post_send(parts_.qp, list, bad); rc != 0) [[unlikely]]
+      return not_taken(*list, rc);
     parts_.world.counters.count(parts_.posted);
     return 0;
   }
+  [[gnu::cold]] int not_taken(const ibv_send_wr& wr, int why) noexcept; // the last that was counted
+  // Any list: it goes to the provider, which answers as ibv_post_send, and looks at `bad` only when
+  // it fails; `not_bare`: it does not, for one in it needs more.
+  static constexpr int not_bare = -1;
+  int post(ibv_send_wr* list, ibv_send_wr** bad);
 
   // One has succeeded. False: the way is closed, and the queue is to be told.
   bool heard() noexcept {
@@ -125,17 +141,20 @@ public:
   uint64_t receives() const noexcept { return receives_; } // that they take at the peer, so far
 
 private:
-  [[gnu::always_inline]] bool stands(const ibv_send_wr& wr, uint32_t traits) {
+  bool stands(const ibv_send_wr& wr, uint32_t traits) {
+    return (key_is_known(wr, traits) || ask(wr, traits)) && elements_stand(wr, traits);
+  }
+  // That its remote key is one the peer's device judges, or it needs none.
+  [[gnu::always_inline]] bool key_is_known(const ibv_send_wr& wr, uint32_t traits) const noexcept {
     using namespace steering;
-    if ((traits & (trait_one_sided | trait_atomic)) == trait_one_sided) [[likely]] {
-      if (!real_.is(wr.wr.rdma.rkey) && !ask(wr.wr.rdma.rkey)) [[unlikely]]
-        return false;
-    } else if ((traits & trait_connected) == 0 ||
-               ((traits & trait_atomic) != 0 && !real_.is(wr.wr.atomic.rkey) &&
-                !ask(wr.wr.atomic.rkey))) {
-      return false;
-    }
-    if ((wr.send_flags & IBV_SEND_INLINE) != 0 && (traits & trait_brings) == 0)
+    if ((traits & (trait_one_sided | trait_atomic)) == trait_one_sided) [[likely]]
+      return real_.is(wr.wr.rdma.rkey);
+    return (traits & trait_connected) != 0 &&
+           ((traits & trait_atomic) == 0 || real_.is(wr.wr.atomic.rkey));
+  }
+  [[gnu::always_inline]] bool elements_stand(const ibv_send_wr& wr,
+                                             uint32_t traits) const noexcept {
+    if ((wr.send_flags & IBV_SEND_INLINE) != 0 && (traits & steering::trait_brings) == 0)
       return true;
     if (wr.num_sge == 1) [[likely]]
       return !parts_.regions.may_be_virtual(wr.sg_list->lkey);
@@ -146,37 +165,22 @@ private:
         return false;
     return true;
   }
-  bool ask(uint32_t key); // whether it is real
-
-  int post_list(ibv_send_wr* list, ibv_send_wr** bad);
+  // Asks the peer about its remote key, if it has one.
+  bool ask(const ibv_send_wr& wr, uint32_t traits);
 
   // Before more are posted: of what has succeeded nothing is kept.
   void settle() noexcept {
-    const uint32_t heard = heard_.load(std::memory_order_relaxed);
-    if (owed_ == heard) [[likely]]
+    const uint32_t heard = heard_.load();
+    if (owed_ == heard)
       settled(heard);
   }
   void settled(uint32_t heard) noexcept {
     asked_ = owed_ = heard;
     traits_ = 0;
-    if (silent_.count != 0) [[unlikely]]
-      forget_silent();
-  }
-  // Looks exactly only where it may be so.
-  bool full() noexcept {
-    return static_cast<uint64_t>(left(asked_)) + silent_.count >= parts_.most &&
-           outstanding() >= parts_.most;
+    forget_silent();
   }
   // It is with the device.
-  void take(const ibv_send_wr& wr, uint32_t traits) noexcept {
-    const uint32_t reports = (wr.send_flags | parts_.flags) / IBV_SEND_SIGNALED % 2;
-    asked_ += reports;
-    owed_ = asked_ + 1 - reports;
-    if (reports == 0 || silent_.open != 0)
-      take_silent(reports != 0);
-    traits_ |= traits;
-    receives_ += traits / steering::trait_receives % 2;
-  }
+  void take(const ibv_send_wr& wr, uint32_t traits) noexcept;
 
   // Those that do not report leave with the next one that does.
   struct Run {
@@ -198,14 +202,15 @@ private:
 
   const Parts parts_;
   uint32_t asked_ = 0; // how many to report, so far
-  uint32_t owed_ = 0;  // reports after which none is with the device; one too many if unsignaled
   uint32_t traits_ = 0;
+  uint32_t owed_ = 0; // reports after which none is with the device; one too many if unsignaled
+  bool is_open_ = false;
   bool uncounted_ = false; // reports do not say how many are done
   uint64_t receives_ = 0;
   Silent silent_;
   steering::RealKey real_; // the last that was asked for
   Atomic<uint32_t> heard_{0};
-  Atomic<bool> open_{false};
+  Atomic<bool> open_{false}; // the same as is_open_, for heard()
 };
 
 } // namespace adverb::model

@@ -23,9 +23,32 @@ Queue::Refused Qp::issue(uint64_t from, bool whole) {
   return refused;
 }
 
-// Nothing on the way of what goes bare throws.
+// Nothing on the way of what goes bare throws. Where this is long it is the last call, so that the
+// common case has little to keep.
 int Qp::post_send(ibv_send_wr* list, ibv_send_wr** bad) {
+  if (!lock_.try_lock()) [[unlikely]]
+    return post_contended(list, bad);
+  if (!bare_.open()) [[unlikely]]
+    return post_locked(list, bad);
+  switch (const int rc = bare_.post_plain(list, bad); rc) {
+  [[likely]] case 0:
+    lock_.unlock();
+    return 0;
+  case BareRequests::not_plain:
+    return post_locked(list, bad);
+  default:
+    lock_.unlock();
+    return rc;
+  }
+}
+
+int Qp::post_contended(ibv_send_wr* list, ibv_send_wr** bad) {
   lock_.lock();
+  return post_locked(list, bad);
+}
+
+// Has got the lock, and lets it go.
+int Qp::post_locked(ibv_send_wr* list, ibv_send_wr** bad) {
   const int rc = bare_.open() || open_bare() ? bare_.post(list, bad) : int{BareRequests::not_bare};
   if (rc == BareRequests::not_bare) [[unlikely]]
     return post_by_ring(list, bad);
@@ -38,7 +61,7 @@ bool Qp::open_bare() {
   return state_ >= IBV_QPS_RTS && !binds_ && send_.open_bare();
 }
 
-// Has got the lock, and lets it go.
+// The same.
 int Qp::post_by_ring(ibv_send_wr* list, ibv_send_wr** bad) {
   const std::lock_guard hold(lock_, std::adopt_lock);
   if (state_ < IBV_QPS_RTS) {

@@ -27,13 +27,28 @@ bool Queue::open_bare() noexcept {
          device_.open_bare();
 }
 
-bool BareRequests::ask(uint32_t key) {
-  return parts_.keys.is_real(key, real_);
+bool BareRequests::ask(const ibv_send_wr& wr, uint32_t traits) {
+  return (traits & steering::trait_one_sided) != 0 &&
+         parts_.keys.is_real(steering::remote_key(wr), real_);
+}
+
+int BareRequests::not_taken(const ibv_send_wr& wr, int why) noexcept {
+  owed_ = --asked_;
+  receives_ -= steering::traits_of(wr.opcode) / steering::trait_receives % 2;
+  return why;
+}
+
+void BareRequests::take(const ibv_send_wr& wr, uint32_t traits) noexcept {
+  const uint32_t reports = (wr.send_flags | parts_.flags) / IBV_SEND_SIGNALED % 2;
+  asked_ += reports;
+  owed_ = asked_ + 1 - reports;
+  if (reports == 0 || silent_.open != 0)
+    take_silent(reports != 0);
+  traits_ |= traits;
+  receives_ += traits / steering::trait_receives % 2;
 }
 
 void BareRequests::take_silent(bool reports) noexcept {
-  if (parts_.most == UINT64_MAX)
-    return; // nobody asks
   if (!reports) {
     ++silent_.count;
     ++silent_.open;
@@ -67,16 +82,14 @@ void BareRequests::forget_silent() noexcept {
   silent_.first = 0;
 }
 
-int BareRequests::post_list(ibv_send_wr* list, ibv_send_wr** bad) {
+int BareRequests::post(ibv_send_wr* list, ibv_send_wr** bad) {
   if (list == nullptr)
     return not_bare;
-  for (const ibv_send_wr* wr = list; wr != nullptr; wr = wr->next)
+  uint64_t wanted = 0;
+  for (const ibv_send_wr* wr = list; wr != nullptr; wr = wr->next, ++wanted)
     if (!is_bare(wr->wr_id) || !stands(*wr))
       return not_bare;
   settle();
-  uint64_t wanted = 0;
-  for (const ibv_send_wr* wr = list; wr != nullptr; wr = wr->next)
-    ++wanted;
   if (wanted > parts_.most || outstanding() > parts_.most - wanted) [[unlikely]]
     return not_bare;         // those that fit go direct
   ibv_send_wr* first = list; // should the provider not say
