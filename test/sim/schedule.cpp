@@ -13,6 +13,7 @@ namespace {
 
 constexpr size_t steps_max = 20'000;
 constexpr size_t timers_max = 200; // while nothing else happens
+constexpr size_t timers_idle = 8;  // of them, where nobody waits: unreported requests may need some
 
 // The ways a user may have it, each with `order` "relaxed", too. The regions that peers reach are
 // of 512 bytes and 4 KiB, a program's own of 5 KiB and more than 40.
@@ -228,7 +229,7 @@ private:
       for (const auto& program : programs_)
         idle = program->idle() && idle;
       idle = idle && first == 0;
-      if (idle || ++timers > timers_max)
+      if (++timers > (idle ? timers_idle : timers_max))
         break;
       for (const auto& program : programs_)
         offer(*program, &Program::offer_late);
