@@ -2,23 +2,25 @@
 // Requests of which nothing is kept: the program's own list, under its own numbers, goes to the
 // provider as it stands (**bare**), and their completions are the program's as they come. What is
 // with the device is known by counting: who posts counts what was asked to report, who polls what
-// did.
+// did. One whose bytes go out from an unpinned region goes with elements that stand in for its own,
+// **lent**; what stands in is given back when its report, or one behind it, is heard.
 //
 // While this way is **open** nothing else is under way in the queue and nobody waits, so who polls
 // takes no lock for it. Who is about to do anything else closes it, and then looks at the counts: a
 // report that it does not find in them it is told of, for who polls counts first and only then
-// looks whether the way is open.
+// looks whether the way is open. To who polls it is closed, too, while elements are lent, so that
+// they are given back at once.
 //
 // heard() is for who holds the poll_lock_ of the send CQ, all else for who holds the queue pair's
 // lock. Every post and poll goes through here: what is inline is so for that.
 #pragma once
 
+#include "model/fifo.h"
 #include "registration/regions.h"
+#include "steering/elements.h"
 #include "steering/key_verdict.h"
 #include "steering/opcode.h"
 #include "world/world.h"
-
-#include <vector>
 
 namespace adverb::model {
 
@@ -50,6 +52,7 @@ public:
     World& world;
     RemoteKeys& keys;
     const registration::Regions& regions;
+    steering::Elements& elements;
     decltype(ibv_context_ops::post_send) post_send; // the provider's
     ibv_qp* qp;
     unsigned flags; // that each request has, whether it says so or not: IBV_SEND_SIGNALED or 0
@@ -68,7 +71,7 @@ public:
   bool open() const noexcept { return is_open_; }
   void set_open(bool open) noexcept {
     is_open_ = open;
-    open_.store(open);
+    open_.store(open && lent_.empty());
   }
 
   // While it is open: the common case, one request that reports, to a key that was just named,
@@ -104,10 +107,14 @@ public:
   static constexpr int not_bare = -1;
   int post(ibv_send_wr* list, ibv_send_wr** bad);
 
-  // One has succeeded. False: the way is closed, and the queue is to be told.
+  // One has succeeded. False: the queue is to be told, by landed().
   bool heard() noexcept {
     heard_.fetch_add(1);
     return open_.load();
+  }
+  void landed() noexcept {
+    if (!lent_.empty() && !uncounted_)
+      give_back_heard();
   }
   // One has failed: from here on others report, too.
   void failed() noexcept { uncounted_ = true; }
@@ -115,6 +122,7 @@ public:
   void forget() noexcept {
     settled(heard_.load(std::memory_order_relaxed));
     uncounted_ = false;
+    give_back_all();
   }
   // RESET or destroy.
   void reset() noexcept {
@@ -142,7 +150,10 @@ public:
 
 private:
   bool stands(const ibv_send_wr& wr, uint32_t traits) {
-    return (key_is_known(wr, traits) || ask(wr, traits)) && elements_stand(wr, traits);
+    return key_stands(wr, traits) && elements_stand(wr, traits);
+  }
+  bool key_stands(const ibv_send_wr& wr, uint32_t traits) {
+    return key_is_known(wr, traits) || ask(wr, traits);
   }
   // That its remote key is one the peer's device judges, or it needs none.
   [[gnu::always_inline]] bool key_is_known(const ibv_send_wr& wr, uint32_t traits) const noexcept {
@@ -182,20 +193,34 @@ private:
   // It is with the device.
   void take(const ibv_send_wr& wr, uint32_t traits) noexcept;
 
+  bool has_room_for(uint64_t wanted) noexcept {
+    return wanted <= parts_.most && outstanding() <= parts_.most - wanted;
+  }
+
   // Those that do not report leave with the next one that does.
   struct Run {
-    uint32_t report; // its number
-    uint64_t count;  // of silent ones before it, from the report before on
+    uint32_t report = 0; // its number
+    uint64_t count = 0;  // of silent ones before it, from the report before on
   };
   struct Silent {
-    uint64_t count = 0;    // all that may be with the device
-    uint64_t open = 0;     // behind the last that reports
-    std::vector<Run> runs; // from `first` on, in order
-    size_t first = 0;
+    uint64_t count = 0; // all that may be with the device
+    uint64_t open = 0;  // behind the last that reports
+    Fifo<Run> runs;
   };
   void take_silent(bool reports) noexcept; // one more, or the report behind some
   void free_silent() noexcept;             // those whose reports have come
   void forget_silent() noexcept;
+
+  // What stands in for an element until the report of that number has come.
+  struct Lent {
+    registration::Hold hold;
+    uint32_t report = 0;
+  };
+  static constexpr size_t lent_elements_max = 4; // of one request
+  static bool may_be_lent(const ibv_send_wr& wr, uint32_t traits) noexcept;
+  int post_lent(ibv_send_wr& wr, ibv_send_wr** bad);
+  void give_back_heard() noexcept;
+  void give_back_all() noexcept;
 
   // Reports until the `n`th, the wrap of the counts included.
   int32_t left(uint32_t n) const noexcept { return static_cast<int32_t>(n - heard_.load()); }
@@ -208,9 +233,10 @@ private:
   bool uncounted_ = false; // reports do not say how many are done
   uint64_t receives_ = 0;
   Silent silent_;
+  Fifo<Lent> lent_;
   steering::RealKey real_; // the last that was asked for
   Atomic<uint32_t> heard_{0};
-  Atomic<bool> open_{false}; // the same as is_open_, for heard()
+  Atomic<bool> open_{false}; // and nothing is lent: for heard()
 };
 
 } // namespace adverb::model

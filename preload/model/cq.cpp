@@ -208,7 +208,7 @@ int Cq::translate(ibv_wc* wc, int n, int count) {
 int Cq::poll_other(int entries, ibv_wc* wc, int bare, bool told, int count) {
   if (told)
     user_of(wc[bare - 1].qp_num)->bare_landed();
-  const int n = translate(wc, bare, count);
+  const int n = bare == count ? count : translate(wc, bare, count);
   return n == entries || (count < entries && none_ready()) ? n : poll_further(entries, wc, n);
 }
 

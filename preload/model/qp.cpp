@@ -66,7 +66,7 @@ Qp::Qp(Parts parts, ibv_qp* qp, ibv_qp_type type, const ibv_qp_cap& cap, bool al
       ring_(cap, all_signaled, first_number_, connected()),
       elements_(world(), context_->regions(), pd_->staging, pd_->verbs, context_->copy_below(),
                 ring_),
-      bare_({world(), *this, context_->regions(), post_send_, qp,
+      bare_({world(), *this, context_->regions(), elements_, post_send_, qp,
              all_signaled ? unsigned{IBV_SEND_SIGNALED} : 0U, ways().back()->carried,
              connected() ? ring_.capacity() : UINT64_MAX}),
       device_(*this, ring_, bare_), messages_(world(), ring_, type == IBV_QPT_UC),

@@ -107,6 +107,7 @@ public:
   }
   // One has succeeded that BareRequests::heard() wanted told.
   void bare_landed() noexcept {
+    bare_.landed();
     if (!bare_.open() && !bare_.pending())
       no_bare_left();
   }

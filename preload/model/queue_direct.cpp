@@ -14,8 +14,6 @@
 #include "steering/opcode.h"
 #include "world/world.h"
 
-#include <new>
-
 namespace adverb::model {
 
 using steering::Order;
@@ -25,84 +23,6 @@ bool Queue::open_bare() noexcept {
   // With order "relaxed" a WRITE that another lane carries could complete before one of these.
   return mode_ == Mode::open && gate_ == Gate::open && ring_.empty() && order_ == Order::strict &&
          device_.open_bare();
-}
-
-bool BareRequests::ask(const ibv_send_wr& wr, uint32_t traits) {
-  return (traits & steering::trait_one_sided) != 0 &&
-         parts_.keys.is_real(steering::remote_key(wr), real_);
-}
-
-int BareRequests::not_taken(const ibv_send_wr& wr, int why) noexcept {
-  owed_ = --asked_;
-  receives_ -= steering::traits_of(wr.opcode) / steering::trait_receives % 2;
-  return why;
-}
-
-void BareRequests::take(const ibv_send_wr& wr, uint32_t traits) noexcept {
-  const uint32_t reports = (wr.send_flags | parts_.flags) / IBV_SEND_SIGNALED % 2;
-  asked_ += reports;
-  owed_ = asked_ + 1 - reports;
-  if (reports == 0 || silent_.open != 0)
-    take_silent(reports != 0);
-  traits_ |= traits;
-  receives_ += traits / steering::trait_receives % 2;
-}
-
-void BareRequests::take_silent(bool reports) noexcept {
-  if (!reports) {
-    ++silent_.count;
-    ++silent_.open;
-    return;
-  }
-  try {
-    // What has left makes room before more is asked for.
-    if (silent_.runs.size() == silent_.runs.capacity() && silent_.first > silent_.runs.size() / 2) {
-      silent_.runs.erase(silent_.runs.begin(),
-                         silent_.runs.begin() + static_cast<ptrdiff_t>(silent_.first));
-      silent_.first = 0;
-    }
-    silent_.runs.push_back({asked_, silent_.open});
-    silent_.open = 0;
-  } catch (const std::bad_alloc&) { // a later report frees them
-  }
-}
-
-void BareRequests::free_silent() noexcept {
-  while (silent_.first != silent_.runs.size() && left(silent_.runs[silent_.first].report) <= 0)
-    silent_.count -= silent_.runs[silent_.first++].count;
-  if (silent_.first == silent_.runs.size()) {
-    silent_.runs.clear();
-    silent_.first = 0;
-  }
-}
-
-void BareRequests::forget_silent() noexcept {
-  silent_.count = silent_.open = 0;
-  silent_.runs.clear();
-  silent_.first = 0;
-}
-
-int BareRequests::post(ibv_send_wr* list, ibv_send_wr** bad) {
-  if (list == nullptr)
-    return not_bare;
-  uint64_t wanted = 0;
-  for (const ibv_send_wr* wr = list; wr != nullptr; wr = wr->next, ++wanted)
-    if (!is_bare(wr->wr_id) || !stands(*wr))
-      return not_bare;
-  settle();
-  if (wanted > parts_.most || outstanding() > parts_.most - wanted) [[unlikely]]
-    return not_bare;         // those that fit go direct
-  ibv_send_wr* first = list; // should the provider not say
-  const int rc = parts_.post_send(parts_.qp, list, &first);
-  if (rc != 0) [[unlikely]]
-    *bad = first;
-  uint64_t posted = 0;
-  for (const ibv_send_wr* wr = list; wr != nullptr && (rc == 0 || wr != first); wr = wr->next) {
-    take(*wr, steering::traits_of(wr->opcode));
-    ++posted;
-  }
-  parts_.world.counters.count(parts_.posted, posted);
-  return rc;
 }
 
 // What is behind it in the ring, and not with the device yet, is flushed.

@@ -53,7 +53,7 @@ public:
   bool holds_slabs() const noexcept override { return true; }
 
 private:
-  using Held = std::lock_guard<Mutex>; // of lock_: shown to what may only be called under it
+  using Held = std::lock_guard<QuickMutex>; // of lock_: shown to what may only be called under it
 
   static constexpr std::array<size_t, 5> sizes = {256, 1024, 4096, 16384, 65536};
 
@@ -63,7 +63,7 @@ private:
   World& world_;
   Budgets& budgets_;
   ibv_pd* pd_;
-  Mutex lock_;
+  QuickMutex lock_;
   bool closed_ = false;
   std::array<std::vector<std::unique_ptr<Slab>>, sizes.size()> slabs_;
 };

@@ -45,6 +45,12 @@ public:
   // the ring what stands in for them; release() gives that back. errno value: ENOMEM when an
   // element cannot be backed. `used`: elements filled; those without bytes are left out.
   int lend_to_device(Request& r, std::span<ibv_sge> room, uint32_t& used);
+  // The same of one element of a request that has no place in the ring, whose bytes go out; `hold`
+  // is then give_back()'s. errno: ENOMEM, else the device judges it as it is.
+  int lend_out(ibv_sge& sge, registration::Hold& hold) {
+    return regions_.localize(pd_, staging_, copy_below_, 0, true, false, sge, hold);
+  }
+  void give_back(registration::Hold& hold) noexcept { regions_.release(staging_, hold); }
   // The request's first 8 bytes at most, from a staging block or, when staging is used up, from
   // itself (`inlined`: from the ring, to be posted inline). False: neither could be had.
   bool lend_few_bytes(Request& r, std::span<ibv_sge> room, uint32_t& used, bool& inlined);

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// Bare requests that are not the common case: lists, what does not report, lent elements.
+#include "model/bare.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <new>
+
+namespace adverb::model {
+
+bool BareRequests::ask(const ibv_send_wr& wr, uint32_t traits) {
+  return (traits & steering::trait_one_sided) != 0 &&
+         parts_.keys.is_real(steering::remote_key(wr), real_);
+}
+
+int BareRequests::not_taken(const ibv_send_wr& wr, int why) noexcept {
+  owed_ = --asked_;
+  receives_ -= steering::traits_of(wr.opcode) / steering::trait_receives % 2;
+  return why;
+}
+
+void BareRequests::take(const ibv_send_wr& wr, uint32_t traits) noexcept {
+  const uint32_t reports = (wr.send_flags | parts_.flags) / IBV_SEND_SIGNALED % 2;
+  asked_ += reports;
+  owed_ = asked_ + 1 - reports;
+  if (reports == 0 || silent_.open != 0)
+    take_silent(reports != 0);
+  traits_ |= traits;
+  receives_ += traits / steering::trait_receives % 2;
+}
+
+int BareRequests::post(ibv_send_wr* list, ibv_send_wr** bad) {
+  if (list == nullptr)
+    return not_bare;
+  uint64_t wanted = 0;
+  for (const ibv_send_wr* wr = list; wr != nullptr; wr = wr->next, ++wanted) {
+    const uint32_t traits = steering::traits_of(wr->opcode);
+    if (!is_bare(wr->wr_id) || !key_stands(*wr, traits))
+      return not_bare;
+    if (!elements_stand(*wr, traits))
+      return list->next == nullptr && may_be_lent(*list, traits) ? post_lent(*list, bad)
+                                                                 : int{not_bare};
+  }
+  settle();
+  if (!has_room_for(wanted)) [[unlikely]]
+    return not_bare;         // those that fit go direct
+  ibv_send_wr* first = list; // should the provider not say
+  const int rc = parts_.post_send(parts_.qp, list, &first);
+  if (rc != 0) [[unlikely]]
+    *bad = first;
+  uint64_t posted = 0;
+  for (const ibv_send_wr* wr = list; wr != nullptr && (rc == 0 || wr != first); wr = wr->next) {
+    take(*wr, steering::traits_of(wr->opcode));
+    ++posted;
+  }
+  parts_.world.counters.count(parts_.posted, posted);
+  return rc;
+}
+
+void BareRequests::take_silent(bool reports) noexcept {
+  if (!reports) {
+    ++silent_.count;
+    ++silent_.open;
+    return;
+  }
+  try {
+    silent_.runs.push() = {asked_, silent_.open};
+    silent_.open = 0;
+  } catch (const std::bad_alloc&) { // a later report frees them
+  }
+}
+
+void BareRequests::free_silent() noexcept {
+  for (; !silent_.runs.empty() && left(silent_.runs.front().report) <= 0; silent_.runs.pop())
+    silent_.count -= silent_.runs.front().count;
+}
+
+void BareRequests::forget_silent() noexcept {
+  silent_.count = silent_.open = 0;
+  silent_.runs.clear();
+}
+
+// What is brought has to be delivered, and behind a fence the bytes may not be there yet.
+bool BareRequests::may_be_lent(const ibv_send_wr& wr, uint32_t traits) noexcept {
+  return (traits & steering::trait_brings) == 0 && (wr.send_flags & IBV_SEND_FENCE) == 0 &&
+         static_cast<size_t>(wr.num_sge) <= lent_elements_max;
+}
+
+int BareRequests::post_lent(ibv_send_wr& wr, ibv_send_wr** bad) {
+  settle();
+  if (!has_room_for(1)) [[unlikely]]
+    return not_bare;
+  try {
+    lent_.reserve(static_cast<size_t>(wr.num_sge));
+  } catch (const std::bad_alloc&) {
+    return not_bare;
+  }
+  std::array<ibv_sge, lent_elements_max> elements; // NOLINT: set one by one
+  int used = 0;
+  size_t lent = 0;
+  const auto take_back = [&] {
+    for (; lent != 0; --lent) {
+      parts_.elements.give_back(lent_.back().hold);
+      lent_.unpush();
+    }
+  };
+  for (const ibv_sge& own : std::span(wr.sg_list, static_cast<size_t>(wr.num_sge))) {
+    if (own.length == 0)
+      continue; // its key is not looked at; a reserved one might be
+    ibv_sge& element = elements[static_cast<size_t>(used++)] = own;
+    Lent& one = lent_.push();
+    one.report = asked_ + 1;
+    if (parts_.elements.lend_out(element, one.hold) == ENOMEM) [[unlikely]] {
+      lent_.unpush();
+      take_back();
+      return not_bare; // which says why
+    }
+    if (one.hold)
+      ++lent;
+    else
+      lent_.unpush();
+  }
+  ibv_send_wr mine = wr;
+  mine.sg_list = elements.data();
+  mine.num_sge = used;
+  open_.store(false, std::memory_order_relaxed); // the provider's doorbell comes after it
+  ibv_send_wr* unused = nullptr;
+  if (const int rc = parts_.post_send(parts_.qp, &mine, &unused); rc != 0) [[unlikely]] {
+    take_back();
+    open_.store(is_open_ && lent_.empty());
+    *bad = &wr;
+    return rc;
+  }
+  take(wr, steering::traits_of(wr.opcode));
+  parts_.world.counters.count(parts_.posted);
+  return 0;
+}
+
+void BareRequests::give_back_heard() noexcept {
+  for (; !lent_.empty() && left(lent_.front().report) <= 0; lent_.pop())
+    parts_.elements.give_back(lent_.front().hold);
+  open_.store(is_open_ && lent_.empty());
+}
+
+void BareRequests::give_back_all() noexcept {
+  for (; !lent_.empty(); lent_.pop())
+    parts_.elements.give_back(lent_.front().hold);
+}
+
+} // namespace adverb::model
