@@ -2,6 +2,8 @@
 #include "interpose/process_world.h"
 #include "interpose/boundary.h"
 #include "link/links.h"
+#include "memory/copy.h"
+#include "memory/dispositions.h"
 #include "model/objects.h"
 #include "observe/exit.h"
 #include "registration/budget.h"
@@ -60,6 +62,21 @@ void in_child() {
   world.in_child();
 }
 
+// By whoever copies, which may be a post: said by the service thread.
+void lost_faults() noexcept {
+  World& world = process_world();
+  boundary(
+      [] {},
+      [&] {
+        world.service.run([] {
+          process_world().log.warn(
+              "the handlers of SIGSEGV or SIGBUS were replaced past sigaction(): copies to and "
+              "from unpinned memory go through the kernel from now on, by {}",
+              memory::method());
+        });
+      });
+}
+
 void in_parent() {
   World& world = process_world();
   if (world.page.started())
@@ -82,6 +99,7 @@ World& process_world() noexcept {
 void watch_forks() {
   static const int once = pthread_atfork(nullptr, in_parent, in_child);
   (void)once;
+  memory::when_lost(lost_faults);
 }
 
 } // namespace adverb::interpose

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "memory/copy.h"
+#include "memory/dispositions.h"
 #include "memory/guard.h"
 
 #include <atomic>
@@ -15,7 +16,7 @@
 namespace adverb::memory {
 namespace {
 
-// The kernel copies where a sanitizer does not look: its own look, in a build that has one. What is
+// Copies are made where a sanitizer does not look: its own look, in a build that has one. What is
 // outside the program's addresses it says nothing of.
 void look(uintptr_t program, size_t bytes) noexcept {
 #if defined(__SANITIZE_ADDRESS__)
@@ -76,10 +77,9 @@ bool through_proc_mem(void* own, uintptr_t program, size_t bytes, bool writing) 
   return done == bytes;
 }
 
-bool transfer(void* own, uintptr_t program, size_t bytes, bool writing) noexcept {
-  if (bytes == 0)
-    return true;
-  look(program, bytes);
+// What the kernel refuses no NIC could have reached, and what it grants one can: protection keys,
+// say, hold for native copies only. So it has the last word.
+bool through_kernel(void* own, uintptr_t program, size_t bytes, bool writing) noexcept {
   const int saved = errno;
   bool ok = false;
   switch (pick()) {
@@ -107,14 +107,33 @@ bool transfer(void* own, uintptr_t program, size_t bytes, bool writing) noexcept
   return ok;
 }
 
+bool transfer(void* own, uintptr_t program, size_t bytes, bool writing, bool native) noexcept {
+  auto* theirs = reinterpret_cast<void*>(program);
+  const size_t left = !native   ? bytes
+                      : writing ? copy_native(theirs, own, bytes)
+                                : copy_native(own, theirs, bytes);
+  if (left == 0) [[likely]]
+    return true;
+  const size_t done = bytes - left;
+  return through_kernel(static_cast<char*>(own) + done, program + done, left, writing);
+}
+
 } // namespace
 
 bool read(void* to, const void* program, size_t bytes) noexcept {
-  return transfer(to, reinterpret_cast<uintptr_t>(program), bytes, false);
+  if (bytes == 0)
+    return true;
+  const auto at = reinterpret_cast<uintptr_t>(program);
+  look(at, bytes);
+  return transfer(to, at, bytes, false, native_now());
 }
 
 bool write(void* program, const void* from, size_t bytes) noexcept {
-  return transfer(const_cast<void*>(from), reinterpret_cast<uintptr_t>(program), bytes, true);
+  if (bytes == 0)
+    return true;
+  const auto at = reinterpret_cast<uintptr_t>(program);
+  look(at, bytes);
+  return transfer(const_cast<void*>(from), at, bytes, true, native_now());
 }
 
 bool write_in_order(void* program, const void* from, size_t bytes) noexcept {
@@ -122,29 +141,36 @@ bool write_in_order(void* program, const void* from, size_t bytes) noexcept {
     return true;
   const auto at = reinterpret_cast<uintptr_t>(program);
   look(at, bytes);
-  // The kernel copies with string instructions whose stores may become visible in any order
-  // (Intel SDM vol. 1, 7.3.9.3), hence body first and then the end: the last aligned 8 bytes where
-  // the payload covers them, else what is left of them.
+  // Long copies are string instructions, whose own stores may become visible in any order, but
+  // before a later one (Intel SDM vol. 3, 9.2.4): hence body first and then the end, the last
+  // aligned 8 bytes where the payload covers them, else what is left of them.
   const uintptr_t end = at + bytes;
   const uintptr_t last = (end - 1) & ~uintptr_t{7};
   const uintptr_t cut = last < at ? at : last;
   const size_t body = cut - at;
   const size_t tail = end - cut;
-  const auto* source = static_cast<const char*>(from);
-  if (body != 0 && !write(program, source, body))
+  auto* source = static_cast<char*>(const_cast<void*>(from));
+  const bool native = native_now();
+  if (body != 0 && !transfer(source, at, body, true, native))
     return false;
-  auto* tail_at = reinterpret_cast<void*>(cut);
-  return store_native(tail_at, source + body, tail) || write(tail_at, source + body, tail);
+  const size_t left =
+      native ? store_native(reinterpret_cast<void*>(cut), source + body, tail) : tail;
+  if (left == 0) [[likely]]
+    return true;
+  const size_t done = bytes - left;
+  return through_kernel(source + done, at + done, left, true);
 }
 
 const char* method() noexcept {
+  const Native state = native_state.load(std::memory_order_relaxed);
+  const bool native = state == Native::unasked || state == Native::on;
   switch (pick()) {
   case Method::process_vm:
-    return "process_vm_readv/writev";
+    return native ? "native, after a fault process_vm_readv/writev" : "process_vm_readv/writev";
   case Method::proc_mem:
-    return "/proc/self/mem";
+    return native ? "native, after a fault /proc/self/mem" : "/proc/self/mem";
   default:
-    return "none";
+    return native ? "native" : "none";
   }
 }
 

@@ -2,9 +2,10 @@
 // Copies between adverb's own memory and the program's, which may vanish at any moment.
 //
 // The program may unmap or protect what it registered (an unpinned region is only a promise to
-// look again), so every access to its memory goes through the kernel, which answers EFAULT where a
-// plain load or store would kill the process. All functions are thread-safe, do not allocate and
-// return false when any byte could not be copied; some bytes may then have been.
+// look again), so every access to its memory is a native copy whose faults are caught (guard.h),
+// and, where that faults or may not be made now, goes through the kernel, which answers EFAULT. All
+// functions are thread-safe, do not allocate and return false when any byte could not be copied;
+// some bytes may then have been.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +23,7 @@ bool write(void* program, const void* from, size_t bytes) noexcept;
 // aligned 8-byte payload is seen whole or not at all: what programs expect of a NIC's RDMA WRITE.
 bool write_in_order(void* program, const void* from, size_t bytes) noexcept;
 
-// What the kernel lets us use, for the log and `adverb doctor`.
+// What is used, as far as is known by now, for the log and `adverb doctor`.
 const char* method() noexcept;
 
 } // namespace adverb::memory

@@ -1,151 +1,68 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "memory/guard.h"
+#include "memory/dispositions.h"
+#include "memory/native_copy.h"
 
-#include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstdint>
 #include <cstring>
-#include <mutex>
-#include <pthread.h>
-#include <ucontext.h>
-
-// The guarded store is one instruction between two labels, so that the handler can tell it by its
-// address: a fault there resumes at the third label with 0 in eax.
-#if defined(__x86_64__)
-extern "C" {
-__attribute__((visibility("hidden"))) extern const char adverb_store8_at[];
-__attribute__((visibility("hidden"))) extern const char adverb_store4_at[];
-__attribute__((visibility("hidden"))) extern const char adverb_store2_at[];
-__attribute__((visibility("hidden"))) extern const char adverb_store1_at[];
-__attribute__((visibility("hidden"))) extern const char adverb_store_failed[];
-__attribute__((visibility("hidden"))) int adverb_store8(void* to, uint64_t value);
-__attribute__((visibility("hidden"))) int adverb_store4(void* to, uint64_t value);
-__attribute__((visibility("hidden"))) int adverb_store2(void* to, uint64_t value);
-__attribute__((visibility("hidden"))) int adverb_store1(void* to, uint64_t value);
-}
-asm(R"(
-.text
-.p2align 4
-.hidden adverb_store8
-.globl adverb_store8
-.type adverb_store8, @function
-adverb_store8:
-.hidden adverb_store8_at
-.globl adverb_store8_at
-adverb_store8_at:
-  movq %rsi, (%rdi)
-  movl $1, %eax
-  ret
-.size adverb_store8, .-adverb_store8
-.hidden adverb_store4
-.globl adverb_store4
-.type adverb_store4, @function
-adverb_store4:
-.hidden adverb_store4_at
-.globl adverb_store4_at
-adverb_store4_at:
-  movl %esi, (%rdi)
-  movl $1, %eax
-  ret
-.size adverb_store4, .-adverb_store4
-.hidden adverb_store2
-.globl adverb_store2
-.type adverb_store2, @function
-adverb_store2:
-.hidden adverb_store2_at
-.globl adverb_store2_at
-adverb_store2_at:
-  movw %si, (%rdi)
-  movl $1, %eax
-  ret
-.size adverb_store2, .-adverb_store2
-.hidden adverb_store1
-.globl adverb_store1
-.type adverb_store1, @function
-adverb_store1:
-.hidden adverb_store1_at
-.globl adverb_store1_at
-adverb_store1_at:
-  movb %sil, (%rdi)
-  movl $1, %eax
-  ret
-.size adverb_store1, .-adverb_store1
-.hidden adverb_store_failed
-.globl adverb_store_failed
-adverb_store_failed:
-  xorl %eax, %eax
-  ret
-)");
-#endif
+#include <ctime>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 namespace adverb::memory {
+
+#if defined(ADVERB_NATIVE_COPY)
 namespace {
 
-#if defined(__x86_64__)
+constexpr uint64_t look_again = 10'000'000; // nanoseconds
 
-struct Chained {
-  struct sigaction segv;
-  struct sigaction bus;
-};
-Chained before;
-std::once_flag installed;
-
-bool is_ours(uint64_t rip) {
-  return rip == reinterpret_cast<uint64_t>(adverb_store8_at) ||
-         rip == reinterpret_cast<uint64_t>(adverb_store4_at) ||
-         rip == reinterpret_cast<uint64_t>(adverb_store2_at) ||
-         rip == reinterpret_cast<uint64_t>(adverb_store1_at);
+// The coarse clock: what the kernel last wrote down, a dozen nanoseconds where reading the
+// processor's counter takes twice that, and it needs no calibration and cannot be forbidden. It
+// ticks every 1 to 10 ms.
+uint64_t now() noexcept {
+  timespec t{};
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+  return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(t.tv_nsec);
 }
 
-void on_fault(int signal, siginfo_t* info, void* context) {
-  auto* uc = static_cast<ucontext_t*>(context);
-  auto& rip = uc->uc_mcontext.gregs[REG_RIP];
-  if (is_ours(static_cast<uint64_t>(rip))) {
-    rip = static_cast<greg_t>(reinterpret_cast<uint64_t>(adverb_store_failed));
-    return;
-  }
-  const struct sigaction& old = signal == SIGBUS ? before.bus : before.segv;
-  if ((old.sa_flags & SA_SIGINFO) != 0 && old.sa_sigaction != nullptr) {
-    old.sa_sigaction(signal, info, context);
-    return;
-  }
-  if (old.sa_handler != SIG_DFL && old.sa_handler != SIG_IGN) {
-    old.sa_handler(signal);
-    return;
-  }
-  // Nobody else wants it: put the old disposition back and let the instruction fault again.
-  sigaction(signal, &old, nullptr);
+bool blocks_faults() noexcept {
+  constexpr uint64_t faults = (uint64_t{1} << (SIGSEGV - 1)) | (uint64_t{1} << (SIGBUS - 1));
+  uint64_t mask = faults;
+  syscall(SYS_rt_sigprocmask, SIG_BLOCK, nullptr, &mask, sizeof mask);
+  return (mask & faults) != 0;
 }
 
-void install() {
-  struct sigaction ours{};
-  ours.sa_sigaction = on_fault;
-  ours.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
-  sigemptyset(&ours.sa_mask);
-  sigaction(SIGSEGV, &ours, &before.segv);
-  sigaction(SIGBUS, &ours, &before.bus);
+[[gnu::noinline]] bool look(MaskLook& mine, uint64_t at) noexcept {
+  const int saved = errno;
+  // Noted first, so that what a signal handler does meanwhile makes the next look a real one.
+  mine.clear = false;
+  mine.at = at;
+  mine.clear = handlers_in_place() && !blocks_faults();
+  errno = saved;
+  return mine.clear;
 }
-
-bool in_place() {
-  std::call_once(installed, install);
-  for (const int signal : {SIGSEGV, SIGBUS}) {
-    struct sigaction now{};
-    if (sigaction(signal, nullptr, &now) != 0 || now.sa_sigaction != on_fault)
-      return false;
-  }
-  sigset_t blocked;
-  return pthread_sigmask(SIG_BLOCK, nullptr, &blocked) == 0 &&
-         sigismember(&blocked, SIGSEGV) == 0 && sigismember(&blocked, SIGBUS) == 0;
-}
-
-#endif
 
 } // namespace
 
-bool store_native(void* to, const void* from, size_t bytes) noexcept {
-#if defined(__x86_64__)
-  if (bytes == 0 || bytes > 8 || !in_place())
-    return false;
+bool native_now() noexcept {
+  const Native state = native_state.load(std::memory_order_relaxed);
+  if (state != Native::on) [[unlikely]] {
+    if (state != Native::unasked)
+      return false;
+    take_over();
+  }
+  MaskLook& mine = mask_look();
+  const uint64_t at = now();
+  return at - mine.at < look_again ? mine.clear : look(mine, at);
+}
+
+size_t copy_native(void* to, const void* from, size_t bytes) noexcept {
+  return adverb_copy(to, from, bytes);
+}
+
+size_t store_native(void* to, const void* from, size_t bytes) noexcept {
   auto at = reinterpret_cast<uintptr_t>(to);
   const auto* source = static_cast<const unsigned char*>(from);
   while (bytes != 0) {
@@ -155,21 +72,31 @@ bool store_native(void* to, const void* from, size_t bytes) noexcept {
       step /= 2;
     memcpy(&value, source, step);
     auto* p = reinterpret_cast<void*>(at);
-    const int ok = step == 8   ? adverb_store8(p, value)
-                   : step == 4 ? adverb_store4(p, value)
-                   : step == 2 ? adverb_store2(p, value)
-                               : adverb_store1(p, value);
-    if (ok == 0)
-      return false;
+    const size_t left = step == 8   ? adverb_store8(p, value)
+                        : step == 4 ? adverb_store4(p, value)
+                        : step == 2 ? adverb_store2(p, value)
+                                    : adverb_store1(p, value);
+    if (left != 0)
+      break;
     at += step;
     source += step;
     bytes -= step;
   }
-  return true;
-#else
-  (void)to, (void)from, (void)bytes;
-  return false;
-#endif
+  return bytes;
 }
+
+#else
+
+bool native_now() noexcept {
+  return false;
+}
+size_t copy_native(void* /*to*/, const void* /*from*/, size_t bytes) noexcept {
+  return bytes;
+}
+size_t store_native(void* /*to*/, const void* /*from*/, size_t bytes) noexcept {
+  return bytes;
+}
+
+#endif
 
 } // namespace adverb::memory

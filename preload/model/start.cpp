@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "model/start.h"
+#include "memory/copy.h"
 
 #include <cstdlib>
 #include <dlfcn.h>
@@ -64,6 +65,7 @@ bool start(World& world) {
 
 void started_on(World& world, const char* device) {
   const auto& policy = world.policy();
+  world.log.info("copies to and from unpinned memory: {}", memory::method());
   world.page.start({library_path(), policy.source(), "libibverbs", device});
   world.page.add_device(device);
   size_t slot = 0;

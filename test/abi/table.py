@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""preload/provider/verbs.def, dynamic symbols, and what must hold between them."""
+"""preload/provider/verbs.def, preload/interpose/signals.def, dynamic symbols, and what must hold
+between them."""
 
 import re
 import subprocess
@@ -17,12 +18,20 @@ def rows(text):
         "OTHER": re.findall(rf"OTHER\({word},{word},{word},", text),
         "NODES": re.findall(rf"NODES\({word},", text),
         "INLINE": re.findall(rf"INLINE\({word},{word},", text),
+        "SIGNALS": re.findall(rf"SIGNALS\([^,]+,{word},{word},", text) +
+                   re.findall(rf"SIGNALS_ALIAS\({word},{word}\)", text),
     }
 
 
 def hooks(table):
     """The (symbol, node) pairs libadverb.so has to export."""
-    return {("ibv_" + name, node) for name, node, _ in table["HOOK"]}
+    return {("ibv_" + name, node) for name, node, _ in table["HOOK"]} | set(table["SIGNALS"])
+
+
+def missing_in_c_library(table, exported):
+    """Hooks of functions the installed C library lacks, or has at another node."""
+    absent = set(table["SIGNALS"]) - exported
+    return f"not in the installed C library: {say(absent)}" if absent else None
 
 
 def needed_by_table(table):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Compares what libadverb.so exports, verbs.def, and the installed libibverbs."""
+"""Compares what libadverb.so exports, verbs.def, signals.def, and the installed libraries."""
 
 import os
 import subprocess
@@ -50,8 +50,10 @@ def main():
     if not os.path.exists(LIBRARY):
         report("libadverb.so is built", f"{LIBRARY} is missing")
         return
-    with open(os.path.join(REPO, "preload/provider/verbs.def"), encoding="utf-8") as text:
-        text = text.read()
+    text = ""
+    for path in ("preload/provider/verbs.def", "preload/interpose/signals.def"):
+        with open(os.path.join(REPO, path), encoding="utf-8") as file:
+            text += file.read()
     table = t.rows(text)
     exported = t.exports(LIBRARY)
     real = t.installed("libibverbs.so.1")
@@ -62,12 +64,18 @@ def main():
     report("libadverb.so needs nothing but libc, libm and the loader", ", ".join(sorted(
         n for n in t.needed(LIBRARY) if not n.startswith(("libc.so", "libm.so", "ld-linux")))) or None)
     report("every required symbol is in the installed libibverbs", t.missing_installed(table, stock))
+    libc = t.exports(t.installed("libc.so.6"))
+    report("every hook of the C library stands for a function of it, at its node",
+           t.missing_in_c_library(table, libc) if table["SIGNALS"] else "there is none")
     report("every symbol of the installed libibverbs is decided on", t.unlisted(table, stock))
     report("the loader gives adverb's hook for every name and node", not_found(table))
 
     # The comparisons above can fail.
     moved = t.rows(text.replace("create_cq, IBVERBS_1.1", "create_cq, IBVERBS_1.0"))
     report("a hook at a wrong node is noticed", None if t.wrong_exports(moved, exported) else "it is not")
+    older = t.rows(text.replace("pthread_sigmask, GLIBC_2.32", "pthread_sigmask, GLIBC_2.31"))
+    report("a hook of the C library at a wrong node is noticed", None
+           if t.wrong_exports(older, exported) and t.missing_in_c_library(older, libc) else "it is not")
     more = t.rows(text + "\nHOOK(int, nothing, IBVERBS_1.1, required, (), (), -1)\n")
     report("a hook that is not exported is noticed",
            None if t.wrong_exports(more, exported) else "it is not")

@@ -27,8 +27,11 @@ LIST = {
         "handlers of exit take no argument",
     r"adverb::memory::\(anonymous namespace\)::chosen":
         "what the kernel lets this process do to its own memory",
-    r"adverb::memory::\(anonymous namespace\)::(before|installed)":
-        "handlers of signals are the process's",
+    r"adverb::memory::(native_state|\(anonymous namespace\)::(stored|owner|listener|changing|"
+    r"real_sigaction\(.*\)::found)|take_over\(\)::watching)":
+        "dispositions of signals are the process's, and their handlers take no argument",
+    r"adverb::interpose::\(anonymous namespace\)::(interrupting|next\(\)::(found|looked))":
+        "of the C library's functions that take no more arguments",
     r"adverb::policy::.*(schema\(\)::parsed|check_object\(.*\)::nothing)":
         "constants of JSON, never written again once they are made",
     r"adverb::ThreadLocal<.*>::get\(\)::value": "each thread's own, behind the wrapper",
