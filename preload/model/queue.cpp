@@ -66,7 +66,7 @@ Queue::~Queue() {
   if (steering::is_fenced_off(r, device_) &&
       (&lane != &device_ || elements_.copies_in() || elements_.copies_out(r))) {
     device_.want_drained(r);
-    if (&lane != &device_ || !device_.drains_unheard(r))
+    if (&lane != &device_ || device_.refused() || !device_.drains_unheard(r))
       return false;
     r.in_place = true;
   }
@@ -143,8 +143,8 @@ void Queue::refuse(Request& r, int why, Refused& refused, const Posting& posting
   world_.log.error("a request that was accepted cannot be issued: errno {}", why);
   if (mode_ != Mode::failed)
     return replay(r, Fault::unbacked);
-  ibv_wc wc{};
-  wc.status = IBV_WC_LOC_QP_OP_ERR;
+  ibv_wc wc{}; // it was to be flushed
+  wc.status = IBV_WC_WR_FLUSH_ERR;
   spoil(r, wc);
 }
 

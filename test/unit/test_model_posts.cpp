@@ -176,6 +176,28 @@ TEST_CASE("what the provider refuses of a batch it has begun is the queue pair's
   }
 }
 
+TEST_CASE("nothing goes ahead of what the provider has not taken", "[posts]") {
+  Two two;
+  Program& a = two.a;
+  Program& b = two.b;
+  REQUIRE(b.receive(21, 0, 64) == 0);
+  ibv_mr* pinned =
+      b.verbs.reg_mr(b.pd, b.memory.data(), 4096,
+                     IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_MW_BIND);
+  REQUIRE_FALSE(pinned->rkey == b.mr->rkey);
+  two.fabric.refuse_post = 1;
+  // It waits until it is known what its key names; so does what it brings.
+  REQUIRE(a.post(IBV_WR_RDMA_READ, 1, 0, 64, b, 0, pinned->rkey, 0) == 0);
+  REQUIRE(a.post(IBV_WR_SEND, 2, 0, 64, b, 0, 0, IBV_SEND_SIGNALED | IBV_SEND_FENCE) == 0);
+  const auto done = drain(two, a);
+  REQUIRE(done.size() == 2);
+  CHECK(done[0].status == IBV_WC_LOC_QP_OP_ERR);
+  CHECK(done[1].status == IBV_WC_WR_FLUSH_ERR);
+  for (const auto& wc : b.poll())
+    CHECK(wc.status != IBV_WC_SUCCESS);
+  b.verbs.dereg_mr(pinned);
+}
+
 TEST_CASE("between wr_start and wr_complete nobody else waits for the queue pair", "[posts]") {
   Two two;
   Program& a = two.a;

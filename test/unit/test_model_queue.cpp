@@ -393,7 +393,7 @@ TEST_CASE("a flush that the provider refuses completes all the same", "[queue]")
   CHECK(b.completions.empty()); // not before the first
   b.land(0, flushed);
   b.land(2, flushed);
-  CHECK(b.statuses() == Statuses{flushed, IBV_WC_LOC_QP_OP_ERR, flushed});
+  CHECK(b.statuses() == Statuses{flushed, flushed, flushed});
 }
 
 TEST_CASE("a replay stops the queue until it has landed", "[queue]") {
