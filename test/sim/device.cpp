@@ -54,6 +54,28 @@ struct Verbs {
     return 0;
   }
 
+  // The region has another key afterwards, as with some providers.
+  static int rereg(ibv_mr* base, int flags, ibv_pd* pd, void* start, size_t length, int access) {
+    auto node = fabric().mrs_.extract(base->lkey);
+    if (node.empty()) {
+      fabric().misuse.emplace_back("a region is changed that is none");
+      return IBV_REREG_MR_ERR_INPUT;
+    }
+    Mr& mr = *node.mapped();
+    if ((flags & IBV_REREG_MR_CHANGE_PD) != 0)
+      base->pd = pd;
+    if ((flags & IBV_REREG_MR_CHANGE_ACCESS) != 0)
+      mr.access = static_cast<unsigned>(access);
+    if ((flags & IBV_REREG_MR_CHANGE_TRANSLATION) != 0) {
+      base->addr = start;
+      base->length = length;
+      mr.iova = reinterpret_cast<uintptr_t>(start);
+    }
+    base->lkey = base->rkey = node.key() = fabric().next_key_++;
+    fabric().mrs_.insert(std::move(node));
+    return 0;
+  }
+
   // A provider takes locks: before it does anything, and when it has, others may go on.
   static int post_send(ibv_qp* base, ibv_send_wr* wr, ibv_send_wr** bad) {
     point();
@@ -69,6 +91,10 @@ struct Verbs {
       if (qp.qp.state != IBV_QPS_RTS && qp.qp.state != IBV_QPS_ERR) {
         *bad = wr;
         return EINVAL;
+      }
+      if (fabric().crowded && qp.dest != 0 && fabric().crowded()) {
+        *bad = wr;
+        return ENOMEM;
       }
       if (qp.requests.size() >= qp.cap.max_send_wr ||
           static_cast<uint32_t>(wr->num_sge) > qp.cap.max_send_sge) {
@@ -250,8 +276,10 @@ const adverb::provider::Real& Fabric::real() {
   static const adverb::provider::Real table = [] {
     adverb::provider::Real r;
     r.ibv_alloc_pd = [](ibv_context* context) {
+      static uint32_t last = 0;
       auto* pd = new ibv_pd{};
       pd->context = context;
+      pd->handle = ++last;
       return pd;
     };
     r.ibv_dealloc_pd = [](ibv_pd* pd) {
@@ -265,6 +293,7 @@ const adverb::provider::Real& Fabric::real() {
       return Verbs::reg(pd, start, length, iova, access);
     };
     r.ibv_dereg_mr = Verbs::dereg;
+    r.ibv_rereg_mr = Verbs::rereg;
     r.ibv_create_cq = Verbs::create_cq;
     r.ibv_destroy_cq = [](ibv_cq* cq) {
       delete &Verbs::of(cq);

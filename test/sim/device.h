@@ -54,6 +54,7 @@ public:
   bool loud = false;        // prints what it is given, and what it reports
   std::function<bool()>
       refuses; // asked at each registration, if there: it fails for want of memory
+  std::function<bool()> crowded; // asked at each request, if there: so it is not taken
   // What a program or library has done that a device may answer with anything.
   std::vector<std::string> misuse;
 

@@ -100,6 +100,12 @@ void Net::offer(Steps& steps) {
   }
 }
 
+void Net::lose() {
+  lost_ = true;
+  for (const auto& channel : channels_)
+    channel->close();
+}
+
 void Net::close() {
   for (const auto& channel : channels_)
     channel->end();
@@ -162,6 +168,8 @@ void Links::seek(const std::shared_ptr<Search>& search, int attempt) {
 bool Links::find(Search& search) {
   if (search.over)
     return true;
+  if (net_.lost_)
+    return false;
   const link::LocalQp& qp = search.qp;
   const auto found = std::ranges::find_if(net_.published_, [&](const auto& p) {
     return p.qp.qpn == qp.dest_qpn && p.qp.connected && p.qp.dest_qpn == qp.qpn;

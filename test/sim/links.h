@@ -28,6 +28,9 @@ public:
   void close();
   // Every message has arrived.
   bool quiet() const;
+  // All channels end, now or as soon as who has one comes to it, and there are no others.
+  void lose();
+  bool lost() const { return lost_; }
 
   Choices& choices;
 
@@ -39,6 +42,7 @@ private:
   };
   std::vector<Published> published_;
   std::vector<std::shared_ptr<Channel>> channels_;
+  bool lost_ = false;
 };
 
 // One end.

@@ -33,6 +33,7 @@ std::string Oracle::name(const Known& operation) const {
 void Oracle::connected(uint32_t qp, uint32_t owner, uint32_t peer, uint32_t there, bool relaxed) {
   Queue& queue = queues_[qp];
   queue.relaxed = relaxed;
+  queue.going = queue.starved = parted_;
   queue.owner = owner;
   queue.peer = peer;
   queue.there = there;
@@ -263,7 +264,7 @@ void Oracle::received(const Completion& c, const std::vector<uint64_t>& got) {
   if (message.barred)
     found("receive " + std::to_string(c.id) + " has " + name(message) +
           ", which stands behind one that must be refused");
-  if (c.with_imm != (message.kind == Kind::write_imm))
+  if (c.with_imm != (message.kind == Kind::write_imm || message.with_imm))
     found("receive " + std::to_string(c.id) + " of " + name(message) + " has another's opcode");
   if (c.with_imm && c.imm != static_cast<uint32_t>(message.id))
     found("receive " + std::to_string(c.id) + " has the immediate of another than " +
@@ -492,14 +493,14 @@ void Oracle::ended(const std::vector<std::vector<uint64_t>>& cells) {
     size_t unsure = 0;
     for (const Known* one : operations) {
       if (one->over == never || one->status != Status::success || one->result.empty()) {
-        unsure += one->barred || (one->wrong && !one->wrong_here) ? 0 : 1;
+        unsure += one->compares || one->barred || (one->wrong && !one->wrong_here) ? 0 : 1;
         continue;
       }
-      if (!results.insert(one->result[0]).second)
+      if (!one->compares && !results.insert(one->result[0]).second)
         found(name(*one) + " finds " + std::to_string(one->result[0]) + ", as another does");
       for (const Known* other : operations)
         if (other->over != never && other->status == Status::success && !other->result.empty() &&
-            before(*one, *other) && one->result[0] >= other->result[0])
+            before(*one, *other) && one->result[0] + (one->compares ? 0 : 1) > other->result[0])
           found(name(*other) + " finds less than the earlier " + name(*one));
     }
     const uint64_t sum = cells[where.first][where.second];

@@ -45,7 +45,9 @@ struct Operation {
   bool signaled = true;
   bool fenced = false;
   bool wrong = false;      // a key or range that the peer must refuse
-  bool wrong_here = false; // wrong: for a key of its own elements
+  bool wrong_here = false; // wrong: for a key or range of its own elements
+  bool with_imm = false;   // a SEND that carries an immediate
+  bool compares = false;   // a FETCH_ADD that is a CMP_AND_SWP, of what is never there
   uint32_t key = 0;        // of the peer's, if any
   Target target;           // writes, reads, atomics
   // What it carries, for writes and sends. Where that is an earlier READ's result, `from`.
@@ -99,6 +101,12 @@ public:
   void shared_receive_refused(uint32_t pool, uint64_t id) { pools_[pool].erase(id); }
   // There is no memory to register: whatever is outstanding may fail for it.
   void starved();
+  // The programs have lost each other but for their queue pairs: so it is with all that is
+  // outstanding, and all that comes.
+  void parted() {
+    parted_ = true;
+    starved();
+  }
   // Who posted it neither polls nor sleeps, nobody does anything any more, and everybody else has
   // taken what came: all that is not to be refused has gone out.
   void rested(uint32_t program, const std::vector<std::vector<uint64_t>>& cells);
@@ -198,6 +206,7 @@ private:
 
   uint32_t cells_;
   uint32_t programs_;
+  bool parted_ = false;
   uint64_t now_ = 0;
   std::map<uint64_t, Known> all_;
   std::map<uint32_t, Queue> queues_;

@@ -13,8 +13,6 @@ namespace sim {
 namespace {
 
 constexpr uint32_t cell_bytes = sizeof(uint64_t);
-constexpr unsigned shared_rights = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
-                                   IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 
 // One mapping for each program of a schedule, for all schedules.
 std::span<uint64_t> memory_of(uint32_t program, uint32_t part, uint32_t cells) {
@@ -53,6 +51,7 @@ Program::Program(uint32_t number, Choices& choices, Fabric& fabric, Net& net, Or
       budget_(deep_ ? choices.between(70, 105) : choices.between(8, 40)),
       renewals_(choices.once_in(3) ? choices.between(1, 4) : 0),
       abrupt_(!fabric.reuses_keys && choices.once_in(4)),
+      changes_(choices.once_in(3) ? choices.between(1, 4) : 0),
       downs_(choices.once_in(3) ? choices.between(1, 3) : 0),
       wrong_(std::array<uint32_t, 8>{0, 0, 200, 200, 40, 40, 10, 4}[choices.below(8)]) {
   words_.loud = loud;
@@ -63,11 +62,7 @@ Program::Program(uint32_t number, Choices& choices, Fabric& fabric, Net& net, Or
   world.parts.links.put(std::move(links));
   context_ = verbs_.open_device(fabric.device());
   pd_ = verbs_.alloc_pd(context_);
-  shared_mr_ = verbs_.reg_mr(pd_, shared_.data(), shared_.size_bytes(), shared_rights);
-  own_mr_ = verbs_.reg_mr(pd_, own_.data(), own_.size_bytes(), IBV_ACCESS_LOCAL_WRITE);
-  near_mr_ =
-      verbs_.reg_mr(pd_, own_.data(), near_slots * slot_cells * cell_bytes, IBV_ACCESS_LOCAL_WRITE);
-  side_mr_ = verbs_.reg_mr(pd_, shared_.data(), side_cells * cell_bytes, shared_rights);
+  register_all();
   const uint32_t cqs = choices.between(1, 3);
   for (uint32_t i = 0; i < cqs; ++i)
     cqs_.push_back(make_cq());
@@ -106,13 +101,7 @@ void Program::close() {
     verbs_.destroy_cq(queue.cq);
   if (srq_ != nullptr)
     verbs_.destroy_srq(srq_);
-  verbs_.dereg_mr(side_mr_);
-  verbs_.dereg_mr(shared_mr_);
-  for (ibv_mr* mr : old_mrs_)
-    verbs_.dereg_mr(mr);
-  verbs_.dereg_mr(near_mr_);
-  verbs_.dereg_mr(own_mr_);
-  verbs_.dealloc_pd(pd_);
+  deregister_all();
   verbs_.close_device(context_);
 }
 
@@ -155,7 +144,8 @@ void Program::create(Queue& queue) {
 
 void Program::move_up(Queue& queue) {
   ibv_qp_attr attr{};
-  attr.qp_access_flags = shared_rights & ~static_cast<unsigned>(IBV_ACCESS_LOCAL_WRITE);
+  attr.qp_access_flags =
+      IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
   attr.qp_state = IBV_QPS_INIT;
   verbs_.modify_qp(queue.qp, &attr, IBV_QP_STATE | IBV_QP_ACCESS_FLAGS);
   attr.qp_state = IBV_QPS_RTR;
@@ -249,11 +239,6 @@ size_t Program::kept_slots() const {
   return receives_max * queues_.size() - posted;
 }
 
-// Of one of the regions that it lies in.
-uint32_t Program::key_of(uint32_t slot) {
-  return (slot < near_slots && choices_.once_in(2) ? near_mr_ : own_mr_)->lkey;
-}
-
 uint64_t* Program::cells_of(uint32_t slot) {
   return own_.data() + static_cast<size_t>(slot) * slot_cells;
 }
@@ -280,37 +265,11 @@ void Program::wind_up() {
     post_receive(*queue);
 }
 
-// One more region of the same memory, which peers use from here on.
-void Program::renew_key() {
-  --renewals_;
-  ibv_mr* fresh = verbs_.reg_mr(pd_, shared_.data(), shared_.size_bytes(), shared_rights);
-  if (fresh == nullptr) {
-    if (errno != ENOMEM || !fabric_.refuses)
-      trouble.emplace_back("ibv_reg_mr fails");
-    return;
-  }
-  old_mrs_.push_back(std::exchange(shared_mr_, fresh));
-}
-
-// Once no peer uses it any more; or at once, and they get the error.
-bool Program::end_old_key() {
-  if (old_mrs_.empty())
-    return false;
-  ibv_mr* old = old_mrs_.front();
-  if (oracle_.uses_key(number_, old->rkey)) {
-    if (!abrupt_ || !choices_.once_in(4))
-      return false;
-    oracle_.key_ends(number_, old->rkey);
-  }
-  old_mrs_.erase(old_mrs_.begin());
-  if (verbs_.dereg_mr(old) != 0)
-    trouble.emplace_back("ibv_dereg_mr fails");
-  return true;
-}
-
 void Program::act() {
   if (renewals_ != 0 && choices_.once_in(12))
     return renew_key();
+  if (changes_ != 0 && choices_.once_in(12))
+    return change_region();
   if (!old_mrs_.empty() && choices_.once_in(3) && end_old_key())
     return;
   Queue& queue = *queues_[choices_.below(static_cast<uint32_t>(queues_.size()))];

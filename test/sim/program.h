@@ -168,8 +168,14 @@ private:
   void take_down(Queue& queue);
   bool may_leave(Queue& queue);
   void put_in_error(Queue& queue);
+  void register_all();
+  void deregister_all();
+  ibv_mr* register_shared();
   void renew_key();
   bool end_old_key();
+  void change_region();
+  bool may_change_own();
+  bool may_lack() const { return fabric_.refuses || fabric_.crowded; }
   void poll();
   void post(Queue& queue);
   int give(Queue& queue, std::deque<ibv_send_wr>& list, ibv_send_wr*& bad);
@@ -181,6 +187,12 @@ private:
   int take_extended(const Completions& queue, std::span<ibv_wc> wc);
   void look();
   bool fill(Queue& queue, Operation& operation, ibv_send_wr& wr, std::vector<ibv_sge>& sges);
+  struct There {
+    uint64_t address;
+    uint32_t key;
+  };
+  There where(const Queue& queue, const Operation& operation);
+  void spoil(const Operation& operation, ibv_sge& sge);
   void on_request(Queue& queue, const ibv_wc& wc);
   void on_receive(Queue& queue, const ibv_wc& wc);
   void fails(Queue& queue);
@@ -211,8 +223,16 @@ private:
   ibv_context* context_ = nullptr;
   ibv_pd* pd_ = nullptr;
   ibv_mr* shared_mr_ = nullptr;
+  uint64_t shift_ = 0; // of its addresses in requests
   ibv_mr* side_mr_ = nullptr;
-  std::vector<ibv_mr*> old_mrs_; // of the same memory; no request is posted under their keys
+  std::vector<ibv_mr*> counter_mrs_; // of the counters, beside the region that all is in
+  // Which nobody is to use, for all of that memory; null if this program does nothing wrong.
+  ibv_pd* other_pd_ = nullptr;
+  ibv_mr* others_mr_ = nullptr;     // of the shared memory in another protection domain
+  ibv_mr* others_own_mr_ = nullptr; // of its own
+  ibv_mr* readable_mr_ = nullptr;   // of the shared memory, which peers may only read
+  ibv_mr* sealed_mr_ = nullptr;     // of its own, which no device may write to
+  std::vector<ibv_mr*> old_mrs_;    // of the same memory; no request is posted under their keys
   ibv_mr* own_mr_ = nullptr;
   ibv_mr* near_mr_ = nullptr; // of the first slots once more
   std::vector<Completions> cqs_;
@@ -238,8 +258,14 @@ private:
   uint32_t budget_;          // requests still to be posted
   uint32_t renewals_;        // times the memory that peers reach may get another key
   bool abrupt_;              // the old one ends with requests outstanding
-  uint32_t downs_;           // times a queue pair may be taken down
-  uint32_t wrong_;           // one in so many requests must be refused; 0: none
+  uint32_t changes_;         // times a region may be changed by ibv_rereg_mr
+  bool changing_ = false;    // while it is, nobody may use it
+  bool near_changing_ = false;
+  bool side_wide_ = false;
+  bool near_wide_ = false;
+  bool near_lent_ = false;
+  uint32_t downs_; // times a queue pair may be taken down
+  uint32_t wrong_; // one in so many requests must be refused; 0: none
 };
 
 } // namespace sim

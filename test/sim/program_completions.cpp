@@ -43,12 +43,12 @@ const char* text_of(ibv_wc_status status) {
   }
 }
 
-ibv_wc_opcode opcode_of(Kind kind) {
-  switch (kind) {
+ibv_wc_opcode opcode_of(const Operation& operation) {
+  switch (operation.kind) {
   case Kind::read:
     return IBV_WC_RDMA_READ;
   case Kind::fetch_add:
-    return IBV_WC_FETCH_ADD;
+    return operation.compares ? IBV_WC_COMP_SWAP : IBV_WC_FETCH_ADD;
   case Kind::send:
     return IBV_WC_SEND;
   default:
@@ -75,7 +75,7 @@ void Program::on_request(Queue& queue, const ibv_wc& wc) {
                queue.number,
                status_of(wc.status),
                text_of(wc.status),
-               operation != nullptr && wc.opcode == opcode_of(operation->kind) ? 1 : 0,
+               operation != nullptr && wc.opcode == opcode_of(*operation) ? 1 : 0,
                wc.byte_len,
                false,
                0};

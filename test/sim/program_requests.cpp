@@ -12,8 +12,63 @@ namespace sim {
 namespace {
 constexpr uint32_t cell_bytes = sizeof(uint64_t);
 constexpr uint32_t no_key = 0xDEAD;                // of no region
+constexpr uint64_t no_count = ~uint64_t{0};        // that no counter has
 constexpr uint64_t filler = 0xF111'F111'F111'F111; // of a receive's buffer
 } // namespace
+
+// Where it goes, by one of the regions there; or by one that does not have it, or not so.
+Program::There Program::where(const Queue& queue, const Operation& operation) {
+  if (operation.kind == Kind::send)
+    return {};
+  const Program& peer = *queue.peer;
+  const auto address = reinterpret_cast<uintptr_t>(peer.shared_.data() + operation.target.cell);
+  if (operation.wrong && !operation.wrong_here)
+    switch (choices_.below(peer.other_pd_ == nullptr ? 3 : 5)) {
+    case 1:
+      return {address + peer.shift_, no_key};
+    case 2:
+      if (operation.kind == Kind::fetch_add)
+        return {address + peer.shift_ + 4, peer.shared_mr_->rkey};
+      break;
+    case 3:
+      return {address, peer.others_mr_->rkey};
+    case 4:
+      if (operation.kind != Kind::read)
+        return {address, peer.readable_mr_->rkey};
+      break;
+    default:
+      break;
+    }
+  if (operation.wrong && !operation.wrong_here)
+    return {address + peer.shift_ + peer.shared_.size_bytes(), peer.shared_mr_->rkey};
+  if (operation.kind == Kind::fetch_add && !peer.counter_mrs_.empty())
+    return {
+        address,
+        peer.counter_mrs_[choices_.below(static_cast<uint32_t>(peer.counter_mrs_.size()))]->rkey};
+  if (!operation.wrong && operation.target.cell + operation.target.count <= side_cells &&
+      !peer.changing_ && habits_.aside())
+    return {address, peer.side_mr_->rkey};
+  return {address + peer.shift_, peer.shared_mr_->rkey};
+}
+
+// An element that its own device must not take.
+void Program::spoil(const Operation& operation, ibv_sge& sge) {
+  switch (choices_.below(other_pd_ == nullptr ? 2 : 4)) {
+  case 1:
+    sge.addr += own_.size_bytes();
+    break;
+  case 2:
+    sge.lkey = others_own_mr_->lkey;
+    break;
+  case 3:
+    sge.lkey = operation.kind == Kind::read || operation.kind == Kind::fetch_add ? sealed_mr_->lkey
+                                                                                 : no_key;
+    break;
+  default:
+    sge.lkey = no_key;
+    break;
+  }
+}
 
 // What the request is, and its buffer.
 bool Program::fill(Queue& queue, Operation& operation, ibv_send_wr& wr,
@@ -58,14 +113,12 @@ bool Program::fill(Queue& queue, Operation& operation, ibv_send_wr& wr,
     for (uint32_t i = 0; i < operation.target.count; ++i)
       operation.values.push_back(cells[i] = ++next_value_);
   // Once in a while something that the peer must refuse.
-  operation.wrong = wrong_ != 0 && operation.target.count != 0 && operation.kind != Kind::send &&
-                    choices_.once_in(wrong_);
-  operation.wrong_here = operation.wrong && choices_.once_in(4);
-  const bool aside = operation.kind != Kind::send && !operation.wrong &&
-                     operation.target.cell + operation.target.count <= side_cells &&
-                     habits_.aside();
-  const ibv_mr* const region = aside ? queue.peer->side_mr_ : queue.peer->shared_mr_;
-  operation.key = operation.kind == Kind::send ? 0 : region->rkey;
+  operation.wrong = wrong_ != 0 && operation.target.count != 0 && choices_.once_in(wrong_);
+  operation.wrong_here = operation.wrong && (operation.kind == Kind::send || choices_.once_in(4));
+  operation.with_imm = operation.kind == Kind::send && choices_.once_in(4);
+  operation.compares = counts && choices_.once_in(4);
+  const There there = where(queue, operation);
+  operation.key = there.key;
   wr.wr_id = operation.id;
   if (operation.signaled && !(queue.all_signaled && choices_.once_in(2)))
     wr.send_flags |= IBV_SEND_SIGNALED;
@@ -83,12 +136,8 @@ bool Program::fill(Queue& queue, Operation& operation, ibv_send_wr& wr,
     sges[0].length = first * cell_bytes;
     sges.push_back({sges[0].addr + sges[0].length, bytes - sges[0].length, key_of(slot)});
   }
-  const uint64_t address =
-      reinterpret_cast<uintptr_t>(queue.peer->shared_.data() + operation.target.cell) +
-      (operation.wrong && !operation.wrong_here ? queue.peer->shared_.size_bytes() : 0);
-  const uint32_t key = operation.key;
   if (operation.wrong_here)
-    sges.back().lkey = no_key;
+    spoil(operation, sges.back());
   switch (operation.kind) {
   case Kind::write:
     wr.opcode = IBV_WR_RDMA_WRITE;
@@ -97,21 +146,22 @@ bool Program::fill(Queue& queue, Operation& operation, ibv_send_wr& wr,
     wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
     break;
   case Kind::send:
-    wr.opcode = IBV_WR_SEND;
+    wr.opcode = operation.with_imm ? IBV_WR_SEND_WITH_IMM : IBV_WR_SEND;
     break;
   case Kind::read:
     wr.opcode = IBV_WR_RDMA_READ;
     break;
   case Kind::fetch_add:
-    wr.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
+    wr.opcode = operation.compares ? IBV_WR_ATOMIC_CMP_AND_SWP : IBV_WR_ATOMIC_FETCH_AND_ADD;
     break;
   }
   if (counts) {
-    wr.wr.atomic.remote_addr = address;
-    wr.wr.atomic.compare_add = 1;
-    wr.wr.atomic.rkey = key;
+    wr.wr.atomic.remote_addr = there.address;
+    wr.wr.atomic.compare_add = operation.compares ? no_count : 1;
+    wr.wr.atomic.swap = no_count;
+    wr.wr.atomic.rkey = there.key;
   } else {
-    wr.wr.rdma = {address, key};
+    wr.wr.rdma = {there.address, there.key};
     wr.imm_data = static_cast<uint32_t>(operation.id);
   }
   use(operation.id, slot);
@@ -158,7 +208,7 @@ void Program::post(Queue& queue) {
   budget_ -= static_cast<uint32_t>(list.size());
   ibv_send_wr* bad = nullptr;
   if (const int rc = give(queue, list, bad); rc != 0) {
-    if (rc != ENOMEM || !fabric_.refuses)
+    if (rc != ENOMEM || !may_lack())
       trouble.push_back("ibv_post_send: " + std::string(strerror(rc)));
     bool refused = false;
     std::vector<uint64_t> ids;
@@ -193,6 +243,13 @@ void build(adverb::model::Qp& mine, ibv_qp_ex* qp, const ibv_send_wr& wr) {
     break;
   case IBV_WR_RDMA_READ:
     model::wr_rdma_read(mine, qp, wr.wr.rdma.rkey, wr.wr.rdma.remote_addr);
+    break;
+  case IBV_WR_SEND_WITH_IMM:
+    model::wr_send_imm(mine, qp, wr.imm_data);
+    break;
+  case IBV_WR_ATOMIC_CMP_AND_SWP:
+    model::wr_atomic_cmp_swp(mine, qp, wr.wr.atomic.rkey, wr.wr.atomic.remote_addr,
+                             wr.wr.atomic.compare_add, wr.wr.atomic.swap);
     break;
   case IBV_WR_ATOMIC_FETCH_AND_ADD:
     model::wr_atomic_fetch_add(mine, qp, wr.wr.atomic.rkey, wr.wr.atomic.remote_addr,

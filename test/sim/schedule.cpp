@@ -101,15 +101,32 @@ public:
         oracle_.starved();
         return true;
       };
+    if (const uint32_t refused = choices.once_in(8) ? 30 : 0; refused != 0)
+      fabric_.crowded = [this, refused] {
+        if (lavish_ || !choices_.once_in(refused))
+          return false;
+        oracle_.starved();
+        return true;
+      };
   }
 
   Outcome run() {
+    const uint32_t loss = choices_.once_in(10) ? 20 * choices_.between(1, 20) : 0;
     while (steps_ < steps_max && !(programs_[0]->done() && programs_[1]->done()) && !broken() &&
            !choices_.spent()) {
       ++steps_;
       offer();
       for (const auto& program : programs_)
         offer(*program, &Program::offer_own);
+      if (loss != 0 && steps_ == loss) {
+        oracle_.parted();
+        net_.lose();
+      }
+      // What waits for a peer that was lost, or for the device to have room, goes on after a while,
+      // and nothing else may.
+      if ((net_.lost() || fabric_.crowded) && choices_.once_in(8))
+        for (const auto& program : programs_)
+          offer(*program, &Program::offer_late);
       if (!take_any())
         break;
     }
