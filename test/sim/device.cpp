@@ -92,9 +92,13 @@ struct Verbs {
         *bad = wr;
         return EINVAL;
       }
-      if (fabric().crowded && qp.dest != 0 && fabric().crowded()) {
+      if (fabric().crowded && qp.dest != qp.qp.qp_num && fabric().crowded()) {
         *bad = wr;
         return ENOMEM;
+      }
+      if (wr->num_sge < 0 || wr->opcode > IBV_WR_ATOMIC_FETCH_AND_ADD) {
+        *bad = wr;
+        return EINVAL;
       }
       if (qp.requests.size() >= qp.cap.max_send_wr ||
           static_cast<uint32_t>(wr->num_sge) > qp.cap.max_send_sge) {
@@ -183,8 +187,8 @@ struct Verbs {
     return cq == nullptr ? nullptr : &of(cq).ex;
   }
   static ibv_cq* create_cq(ibv_context* context, int cqe, void*, ibv_comp_channel* channel, int) {
-    // Room for the program's completions, the kick's and one marker: others wait for it.
-    const int cqe_max = 512 + (channel != nullptr ? 4 : 1);
+    // Room for the program's completions, the kick's and one marker: others wait for it. Or plenty.
+    const int cqe_max = fabric().roomy ? 1024 : 512 + (channel != nullptr ? 4 : 1);
     if (cqe > cqe_max) {
       errno = EINVAL;
       return nullptr;
@@ -330,6 +334,14 @@ const adverb::provider::Real& Fabric::real() {
     return r;
   }();
   return table;
+}
+
+bool Fabric::has_completions(const ibv_cq* base) {
+  const auto& all = reinterpret_cast<const Cq*>(base)->completions;
+  return std::ranges::any_of(all, [](const ibv_wc& wc) {
+    const auto qp = present().qps_.find(wc.qp_num);
+    return qp != present().qps_.end() && qp->second->dest != 0;
+  });
 }
 
 bool Fabric::take_event(ibv_cq* base) {

@@ -45,11 +45,15 @@ public:
   // Every message that it has taken is in its completion queue.
   static bool settled(const ibv_qp* qp);
 
+  // There are completions of connected queue pairs that nobody has taken.
+  static bool has_completions(const ibv_cq* cq);
+
   // An event of the queue's that lies on its channel; false: none, who waits for one sleeps.
   static bool take_event(ibv_cq* cq);
 
   uint64_t registrations() const { return mrs_.size(); }
   bool cleans = false;      // RESET and destroy take a queue pair's completions out of its queues
+  bool roomy = false;       // completion queues may have room for what nobody asked for
   bool reuses_keys = false; // those of regions that are gone
   bool loud = false;        // prints what it is given, and what it reports
   std::function<bool()>

@@ -58,6 +58,8 @@ bool Requests::gather(const Qp& qp, const Request& r, std::vector<std::byte>& ou
     return true;
   }
   for (const ibv_sge& sge : r.sges) {
+    if (sge.length == 0)
+      continue;
     const auto* from = bytes(sge.lkey, qp.qp.pd, sge.addr, sge.length, 0);
     if (from == nullptr)
       return false;

@@ -32,6 +32,7 @@ public:
     places_ = one_of({8, 1, 2, 4});
     most_ = one_of({4, 1, 2, 16});
     eager_ = one_of({3, 1, 6, 12});
+    near_ = one_of({2, 1, 1, 0});
   }
 
   Kind kind() {
@@ -45,9 +46,11 @@ public:
   bool quiet() { return yes(quiet_); } // unsignaled
   bool inlined() { return yes(inlined_); }
   bool large() { return yes(large_); }
-  bool empty() { return yes(empty_); }     // of no bytes
-  bool brought() { return yes(brought_); } // behind a fence: what an earlier READ brings
-  bool aside() { return yes(aside_); }     // by the key of the smaller region
+  bool empty() { return yes(empty_); }               // of no bytes
+  bool brought() { return yes(brought_); }           // behind a fence: what an earlier READ brings
+  bool near() { return yes(near_); }                 // by the key of the smaller of its own regions
+  bool malformed() { return choices_.once_in(100); } // a list that ends in what no queue takes
+  bool aside() { return yes(aside_); }               // by the key of the smaller region
   // Requests lie in few places, so that they meet.
   uint32_t place() { return choices_.below(places_) * 16 + choices_.below(3); }
   uint32_t most() const { return most_; } // requests of one call
@@ -70,6 +73,7 @@ private:
   uint32_t places_ = 8;
   uint32_t most_ = 4;
   uint32_t eager_ = 3;
+  uint32_t near_ = 2;
 };
 
 } // namespace sim

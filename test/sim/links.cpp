@@ -165,6 +165,24 @@ void Links::seek(const std::shared_ptr<Search>& search, int attempt) {
   search->done({link::Verdict::stock, nullptr, 0, "nobody has it", false});
 }
 
+std::shared_ptr<Channel> Links::open_to(Links& theirs) {
+  const uint32_t credits = net_.choices.between(1, 6);
+  const size_t message_max = 512 << net_.choices.below(3);
+  auto client = std::make_shared<Channel>(*progress_, link::Channel::Role::client, fibre_, credits,
+                                          message_max);
+  auto server = std::make_shared<Channel>(*theirs.progress_, link::Channel::Role::server,
+                                          theirs.fibre_, credits, message_max);
+  client->peer = server.get();
+  server->peer = client.get();
+  net_.channels_.push_back(client);
+  net_.channels_.push_back(server);
+  client->open(*protocol_);
+  server->open(*theirs.protocol_);
+  mine_.push_back(client);
+  theirs.mine_.push_back(server);
+  return client;
+}
+
 bool Links::find(Search& search) {
   if (search.over)
     return true;
@@ -177,20 +195,9 @@ bool Links::find(Search& search) {
   if (found == net_.published_.end())
     return false;
   const auto theirs = *found;
-  const uint32_t credits = net_.choices.between(1, 6);
-  const size_t message_max = 512 << net_.choices.below(3);
-  auto client = std::make_shared<Channel>(*progress_, link::Channel::Role::client, fibre_, credits,
-                                          message_max);
-  auto server = std::make_shared<Channel>(*theirs.links->progress_, link::Channel::Role::server,
-                                          theirs.links->fibre_, credits, message_max);
-  client->peer = server.get();
-  server->peer = client.get();
-  net_.channels_.push_back(client);
-  net_.channels_.push_back(server);
-  client->open(*protocol_);
-  server->open(*theirs.links->protocol_);
-  mine_.push_back(client);
-  theirs.links->mine_.push_back(server);
+  auto& kept = net_.clients_[{this, theirs.links}];
+  const auto client = net_.shared_ && kept && !kept->down() ? kept : open_to(*theirs.links);
+  kept = client;
   const auto done = search.done;
   cancel_bind(qp.handle);
   done({link::Verdict::adverb, client, theirs.qp.handle, {}, true});

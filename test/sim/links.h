@@ -11,6 +11,7 @@
 
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -22,7 +23,7 @@ class Channel;
 // What the links of one schedule share.
 class Net {
 public:
-  explicit Net(Choices& choices) : choices(choices) {}
+  explicit Net(Choices& choices) : choices(choices), shared_(choices.once_in(2)) {}
   void offer(Steps& steps);
   // The programs are at their end: a channel and who uses it hold each other until then.
   void close();
@@ -42,6 +43,8 @@ private:
   };
   std::vector<Published> published_;
   std::vector<std::shared_ptr<Channel>> channels_;
+  std::map<std::pair<class Links*, class Links*>, std::shared_ptr<Channel>> clients_;
+  const bool shared_; // by all queue pairs of two programs
   bool lost_ = false;
 };
 
@@ -121,6 +124,7 @@ private:
     bool over = false;
   };
   bool find(Search& search); // true: it is over
+  std::shared_ptr<Channel> open_to(Links& theirs);
   void seek(const std::shared_ptr<Search>& search, int attempt);
 
   adverb::World& world_;

@@ -182,6 +182,7 @@ private:
   void give_back(Queue& queue, uint64_t id);
   void post_receive(Queue& queue);
   int poll(Completions& queue, int most);
+  void fall_asleep(Completions& queue, bool yes);
   int poll_hastily(Completions& queue, uint64_t began);
   int take(const Completions& queue, int most);
   int take_extended(const Completions& queue, std::span<ibv_wc> wc);
@@ -193,6 +194,7 @@ private:
   };
   There where(const Queue& queue, const Operation& operation);
   void spoil(const Operation& operation, ibv_sge& sge);
+  ibv_send_wr* spoil(ibv_send_wr& wr);
   void on_request(Queue& queue, const ibv_wc& wc);
   void on_receive(Queue& queue, const ibv_wc& wc);
   void fails(Queue& queue);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 
 namespace sim {
 
@@ -168,6 +169,9 @@ int Program::take(const Completions& from, int most) {
                     : adverb::model::poll_cq(*verbs_.managed(from.cq), most, wc.data());
   if (n < 0)
     trouble.emplace_back("ibv_poll_cq fails");
+  // As far as nobody else does anything meanwhile.
+  if (n < most && fibre() == 0 && Fabric::has_completions(from.cq))
+    oracle_.found("a poll gives fewer than it was asked for, and the queue is not empty");
   for (int i = 0; i < n; ++i) {
     const ibv_wc& one = wc[static_cast<size_t>(i)];
     const auto queue =
@@ -203,8 +207,15 @@ int Program::poll(Completions& queue, int most) {
   if (adverb::model::req_notify_cq(*verbs_.managed(queue.cq), 0) != 0)
     trouble.emplace_back("ibv_req_notify_cq fails");
   n = take(queue, 1);
-  queue.asleep = n == 0;
+  fall_asleep(queue, n == 0);
   return n;
+}
+
+void Program::fall_asleep(Completions& queue, bool yes) {
+  queue.asleep = yes;
+  if (yes && oracle_.loud)
+    printf("        program %u sleeps on completion queue %zu\n", number_,
+           static_cast<size_t>(&queue - cqs_.data()));
 }
 
 // Arms, and sleeps as soon as it gets fewer than it asks for: so few say that there are no more.
@@ -213,7 +224,7 @@ int Program::poll_hastily(Completions& queue, uint64_t began) {
     trouble.emplace_back("ibv_req_notify_cq fails");
   const auto most = static_cast<int>(choices_.between(1, 2));
   const int n = take(queue, most);
-  queue.asleep = n < most;
+  fall_asleep(queue, n < most);
   if (queue.asleep)
     queue.emptied = began;
   return n;

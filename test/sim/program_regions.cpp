@@ -56,7 +56,7 @@ void Program::deregister_all() {
 
 // Of one of the regions that it lies in.
 uint32_t Program::key_of(uint32_t slot) {
-  return (slot < near_slots && !near_changing_ && choices_.once_in(2) ? near_mr_ : own_mr_)->lkey;
+  return (slot < near_slots && !near_changing_ && habits_.near() ? near_mr_ : own_mr_)->lkey;
 }
 
 // One more region of the same memory, which peers use from here on.

@@ -70,6 +70,26 @@ void Program::spoil(const Operation& operation, ibv_sge& sge) {
   }
 }
 
+// One that no queue pair takes.
+ibv_send_wr* Program::spoil(ibv_send_wr& wr) {
+  static std::array<ibv_sge, 4> elements{};
+  wr = {};
+  wr.sg_list = elements.data();
+  wr.opcode = IBV_WR_SEND;
+  switch (choices_.below(3)) {
+  case 1:
+    wr.num_sge = -1;
+    break;
+  case 2:
+    wr.opcode = IBV_WR_TSO;
+    break;
+  default:
+    wr.num_sge = elements.size();
+    break;
+  }
+  return &wr;
+}
+
 // What the request is, and its buffer.
 bool Program::fill(Queue& queue, Operation& operation, ibv_send_wr& wr,
                    std::vector<ibv_sge>& sges) {
@@ -138,6 +158,8 @@ bool Program::fill(Queue& queue, Operation& operation, ibv_send_wr& wr,
   }
   if (operation.wrong_here)
     spoil(operation, sges.back());
+  else if (sges.size() == 1 && choices_.once_in(12)) // whose key nobody looks at
+    sges.insert(choices_.once_in(2) ? sges.begin() : sges.end(), ibv_sge{0, 0, no_key});
   switch (operation.kind) {
   case Kind::write:
     wr.opcode = IBV_WR_RDMA_WRITE;
@@ -169,7 +191,10 @@ bool Program::fill(Queue& queue, Operation& operation, ibv_send_wr& wr,
 }
 
 void Program::post(Queue& queue) {
-  const uint32_t most = std::min({queue.depth - queue.open, budget_, habits_.most()});
+  // Once in a while one too many, which is taken or not.
+  const bool over = queue.open >= queue.depth && choices_.once_in(20);
+  const uint32_t most = std::min(
+      {over ? 1 : queue.depth - std::min(queue.depth, queue.open), budget_, habits_.most()});
   ++fruitless_;
   if (most == 0 || queue.leaving || (queue.failed && !choices_.once_in(8)))
     return;
@@ -185,7 +210,7 @@ void Program::post(Queue& queue) {
   for (uint32_t i = 0; i < count; ++i) {
     Operation operation;
     // A full queue must end in one that says when there is room, and so must the last buffers.
-    operation.signaled = queue.all_signaled || queue.open + i + 1 == queue.depth ||
+    operation.signaled = queue.all_signaled || queue.open + i + 1 >= queue.depth ||
                          free_.size() <= kept_slots() + 1 || !habits_.quiet();
     ibv_send_wr wr{};
     std::vector<ibv_sge> elements;
@@ -207,8 +232,15 @@ void Program::post(Queue& queue) {
   queue.open += static_cast<uint32_t>(list.size());
   budget_ -= static_cast<uint32_t>(list.size());
   ibv_send_wr* bad = nullptr;
-  if (const int rc = give(queue, list, bad); rc != 0) {
-    if (rc != ENOMEM || !may_lack())
+  ibv_send_wr none{};
+  const bool malformed = habits_.malformed();
+  if (malformed)
+    list.back().next = spoil(none);
+  if (const int rc = give(queue, list, bad); malformed && bad == &none) {
+    if (rc == 0)
+      trouble.emplace_back("ibv_post_send takes what is malformed");
+  } else if (rc != 0) {
+    if (rc != ENOMEM || !(may_lack() || over))
       trouble.push_back("ibv_post_send: " + std::string(strerror(rc)));
     bool refused = false;
     std::vector<uint64_t> ids;
@@ -277,7 +309,7 @@ void build(adverb::model::Qp& mine, ibv_qp_ex* qp, const ibv_send_wr& wr) {
 // By one of the interfaces that the queue pair has.
 int Program::give(Queue& queue, std::deque<ibv_send_wr>& list, ibv_send_wr*& bad) {
   adverb::model::Qp& managed = *verbs_.managed(queue.qp);
-  if (!queue.extended || choices_.once_in(3))
+  if (!queue.extended || list.back().next != nullptr || choices_.once_in(3))
     return adverb::model::post_send(managed, &list.front(), &bad);
   auto* const qp = reinterpret_cast<ibv_qp_ex*>(queue.qp);
   adverb::model::wr_start(managed, qp);

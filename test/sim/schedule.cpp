@@ -37,11 +37,18 @@ constexpr std::array policies = {
        {"match": {"access": ["local_only"], "max_size": "8KiB"}, "register": "pinned"},
        {"register": "none"}, {"copy_below": "1KiB"})",
     R"({"match": {"max_size": "1KiB"}, "register": "none"}, {"register": "pinned"})",
+    // As few windows and as little staging as may be.
+    R"({"register": "none"}, {"copy_below": "1KiB"})",
+    R"({"match": {"access": ["local_only"]}, "register": "none"}, {"register": "pinned"})",
 };
+constexpr uint32_t tight = policies.size() - 2; // from this one on
+
 constexpr uint32_t policies_all = 2 * policies.size();
 
 std::string text_of(uint32_t which) {
-  return std::string(R"({"version": 1, "rules": [)") + policies.at(which / 2) +
+  const char* const limits =
+      which / 2 < tight ? "" : R"("pinned_budget": "4KiB", "staging": "128KiB", )";
+  return std::string(R"({"version": 1, )") + limits + R"("rules": [)" + policies.at(which / 2) +
          (which % 2 == 0 ? "" : R"(, {"order": "relaxed"})") + "]}";
 }
 
@@ -76,6 +83,7 @@ public:
     oracle_.loud = fabric_.loud = loud;
     fabric_.cleans = choices.once_in(2);
     fabric_.reuses_keys = choices.once_in(2);
+    fabric_.roomy = choices.once_in(2);
     const uint32_t which = choose_policy(choices);
     if (loud)
       printf("  policy %s\n", text_of(which).c_str());
