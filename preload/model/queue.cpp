@@ -136,6 +136,7 @@ void Queue::refuse(Request& r, int why, Refused& refused, const Posting& posting
   const uint64_t sync = posting.sync;
   if (r.seq >= sync && (!posting.whole || r.seq == sync || device_.take_back(sync))) {
     refused = {posting.whole ? sync : r.seq, why};
+    rewind(refused.seq); // those behind it may have asked the peer
     ring_.truncate(refused.seq);
     next_ = std::min(next_, ring_.tail());
     return;

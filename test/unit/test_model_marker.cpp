@@ -3,6 +3,8 @@
 // need not allow.
 #include "two_programs.h"
 
+#include <cerrno>
+
 using namespace adverb;
 using namespace adverb::test;
 
@@ -41,6 +43,41 @@ uint64_t word(const Program& p, size_t at) {
 constexpr size_t page = 4096;
 
 } // namespace
+
+TEST_CASE("what a request asked that was given back keeps no other waiting", "[marker]") {
+  Two two(allowing(IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_REMOTE_WRITE));
+  Program& a = two.a;
+  Program& b = two.b;
+  REQUIRE(add_one(a, 1, 0, b, 0, IBV_SEND_SIGNALED) == 0); // its peer's key is known from now on
+  REQUIRE(drain(two, a).size() == 1);
+  ibv_sge sges[2] = {{a.address(64), 8, a.mr->lkey}, {a.address(128), 8, a.mr->lkey}};
+  ibv_send_wr wr[2] = {};
+  wr[0].wr_id = 2;
+  wr[0].opcode = IBV_WR_SEND;
+  wr[0].next = &wr[1];
+  wr[1].wr_id = 3;
+  wr[1].opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
+  wr[1].wr.atomic = {b.address(2 * page), 1, 0, b.mr->rkey};
+  for (size_t i = 0; i < 2; ++i)
+    wr[i].sg_list = &sges[i], wr[i].num_sge = 1, wr[i].send_flags = IBV_SEND_SIGNALED;
+  two.fabric.refuse_post = 1;
+  ibv_send_wr* bad = nullptr;
+  CHECK(model::post_send(*a.verbs.managed(a.qp), wr, &bad) == ENOMEM);
+  CHECK(bad == wr);
+  // The answer to what the one had asked is not this one's, and not waited for.
+  const bool comes_first = GENERATE(false, true);
+  if (comes_first)
+    two.settle();
+  REQUIRE(add_one(a, 4, 0, b, 3 * page, IBV_SEND_SIGNALED) == 0);
+  REQUIRE(add_one(a, 5, 0, b, 4 * page, IBV_SEND_SIGNALED) == 0);
+  const auto done = drain(two, a);
+  REQUIRE(done.size() == 2);
+  for (const auto& wc : done)
+    CHECK(wc.status == IBV_WC_SUCCESS);
+  CHECK(word(b, 2 * page) == 0);
+  CHECK(word(b, 3 * page) == 1);
+  CHECK(word(b, 4 * page) == 1);
+}
 
 TEST_CASE("unsignaled atomics on many pages need no other right", "[marker]") {
   Two two(allowing(IBV_ACCESS_REMOTE_ATOMIC));
