@@ -92,7 +92,9 @@ struct Verbs {
         *bad = wr;
         return EINVAL;
       }
-      if (fabric().crowded && qp.dest != qp.qp.qp_num && fabric().crowded()) {
+      // Who wakes the program asks for room that it has, and what is flushed needs none.
+      if (fabric().crowded && qp.dest != qp.qp.qp_num && qp.qp.state == IBV_QPS_RTS &&
+          fabric().crowded()) {
         *bad = wr;
         return ENOMEM;
       }
