@@ -82,6 +82,31 @@ void Channel::finish_send() {
     user()->on_tx_free();
 }
 
+bool Channel::garble(Choices& choices) {
+  if (sent_.empty())
+    return false;
+  auto& message = sent_.back();
+  switch (choices.below(5)) {
+  case 0:
+    message.resize(choices.below(static_cast<uint32_t>(std::min<size_t>(message.size(), 8))));
+    break;
+  case 1:
+    message.front() = std::byte{0}; // of no kind
+    break;
+  case 2:
+    message.front() = std::byte{0xFF};
+    break;
+  case 3:
+    message.back() = std::byte{1};
+    message.resize(message.size() + 1);
+    break;
+  default:
+    message[1] = std::byte{0xFF}; // of a version to come, or what must be zero
+    break;
+  }
+  return true;
+}
+
 void Net::offer(Steps& steps) {
   for (const auto& channel : channels_) {
     if (channel->coming())
@@ -102,6 +127,9 @@ void Net::offer(Steps& steps) {
 
 void Net::lose() {
   lost_ = true;
+  if (choices.once_in(2) &&
+      std::ranges::any_of(channels_, [&](const auto& c) { return c->garble(choices); }))
+    return;
   for (const auto& channel : channels_)
     channel->close();
 }

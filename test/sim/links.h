@@ -29,7 +29,8 @@ public:
   void close();
   // Every message has arrived.
   bool quiet() const;
-  // All channels end, now or as soon as who has one comes to it, and there are no others.
+  // All channels end, now or as soon as who has one comes to it, and there are no others. Or one
+  // end of one sends what the protocol has no word for, and the other is to end it.
   void lose();
   bool lost() const { return lost_; }
 
@@ -69,6 +70,8 @@ public:
   bool unfinished() const { return !sending_.empty(); }
   void finish_send();
   bool over() const { return closing_ && !ended_; }
+  // Makes nonsense of the newest message that is under way from this end. False: there is none.
+  bool garble(Choices& choices);
   size_t buffers_out() const { return received_.out; }
 
   Channel* peer = nullptr;
