@@ -26,6 +26,9 @@ public:
   virtual uint64_t after(std::chrono::nanoseconds delay, std::function<void()> task) = 0;
   virtual void cancel(uint64_t timer) = 0;
 
+  /// Whether a task or timer waits to be run: for what runs here and has more to do.
+  virtual bool due() noexcept = 0;
+
   /// Whether the caller is run by this service: for asserts where something is its thread's only.
   virtual bool on_thread() const noexcept = 0;
 

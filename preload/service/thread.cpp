@@ -2,12 +2,18 @@
 #include "service/thread.h"
 #include "world/world.h"
 
+#include <algorithm>
+#include <array>
+#include <cerrno>
 #include <csignal>
+#include <ctime>
 #include <exception>
 #include <map>
 #include <memory>
 #include <new>
+#include <optional>
 #include <pthread.h>
+#include <span>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <system_error>
@@ -35,11 +41,14 @@ public:
   // The one that the calling thread serves; null: none.
   static const Loop*& here() noexcept { return ThreadLocal<const Loop*, Loop>::get(); }
 
+  bool due() noexcept;
+
 private:
-  void wake() const;
+  void wake();
   void serve();
-  int timeout();
-  void serve_descriptors(int milliseconds);
+  std::optional<nanoseconds> timeout();
+  int wait(std::span<epoll_event> events, std::optional<nanoseconds> most);
+  void serve_descriptors(std::optional<nanoseconds> most);
   void serve_tasks();
   template <typename F, typename... Args> void guarded(F& f, Args... args) noexcept;
 
@@ -48,9 +57,12 @@ private:
   int event_;
   Mutex lock_;
   std::unordered_map<int, std::shared_ptr<std::function<void(uint32_t)>>> watched_;
-  std::multimap<nanoseconds, std::pair<uint64_t, std::function<void()>>> timers_; // by their time
+  std::map<std::pair<nanoseconds, uint64_t>, std::function<void()>> timers_; // by time and number
+  std::unordered_map<uint64_t, nanoseconds> times_;                          // by number
   std::vector<std::function<void()>> tasks_;
   uint64_t next_timer_ = 1;
+  bool awake_ = true; // looks at tasks and timers before it sleeps
+  bool fine_ = true;  // epoll_pwait2 is known to the kernel
 };
 
 Thread::Loop::Loop(Thread& owner)
@@ -87,7 +99,10 @@ Thread::Loop::Loop(Thread& owner)
   throw std::bad_alloc(); // ENOMEM is what verbs say where threads are short
 }
 
-void Thread::Loop::wake() const {
+// Under the lock, once there is something to look at.
+void Thread::Loop::wake() {
+  if (std::exchange(awake_, true))
+    return;
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t n = write(event_, &one, sizeof one);
 }
@@ -117,31 +132,40 @@ void Thread::Loop::unwatch(int fd) {
 }
 
 void Thread::Loop::run(std::function<void()> task) {
-  {
-    const std::lock_guard hold(lock_);
-    tasks_.push_back(std::move(task));
-  }
+  const std::lock_guard hold(lock_);
+  tasks_.push_back(std::move(task));
   wake();
 }
 
 uint64_t Thread::Loop::after(nanoseconds delay, std::function<void()> task) {
-  uint64_t id = 0;
-  {
-    const std::lock_guard hold(lock_);
-    id = next_timer_++;
-    timers_.emplace(world_.clock.now() + delay, std::pair{id, std::move(task)});
+  const std::lock_guard hold(lock_);
+  const uint64_t id = next_timer_++;
+  const nanoseconds time = world_.clock.now() + delay;
+  times_.emplace(id, time);
+  try {
+    const auto at = timers_.emplace(std::pair{time, id}, std::move(task)).first;
+    if (at == timers_.begin())
+      wake(); // it sleeps until a later one
+  } catch (...) {
+    times_.erase(id);
+    throw;
   }
-  wake();
   return id;
 }
 
 void Thread::Loop::cancel(uint64_t timer) {
   const std::lock_guard hold(lock_);
-  for (auto it = timers_.begin(); it != timers_.end(); ++it)
-    if (it->second.first == timer) {
-      timers_.erase(it);
-      return;
-    }
+  const auto at = times_.find(timer);
+  if (at == times_.end())
+    return;
+  timers_.erase({at->second, timer});
+  times_.erase(at);
+}
+
+bool Thread::Loop::due() noexcept {
+  const std::lock_guard hold(lock_);
+  return !tasks_.empty() ||
+         (!timers_.empty() && timers_.begin()->first.first <= world_.clock.now());
 }
 
 template <typename F, typename... Args> void Thread::Loop::guarded(F& f, Args... args) noexcept {
@@ -153,21 +177,42 @@ template <typename F, typename... Args> void Thread::Loop::guarded(F& f, Args...
   }
 }
 
-// How long nothing is due, for epoll_wait(2).
-int Thread::Loop::timeout() {
+// How long nothing is due, if anything ever is; from here on it has to be woken.
+std::optional<nanoseconds> Thread::Loop::timeout() {
   const std::lock_guard hold(lock_);
   if (!tasks_.empty())
-    return 0;
-  if (timers_.empty())
-    return -1;
-  const auto left = timers_.begin()->first - world_.clock.now();
-  return static_cast<int>(
-      std::max<int64_t>(0, std::chrono::ceil<std::chrono::milliseconds>(left).count()));
+    return nanoseconds{0};
+  if (timers_.empty()) {
+    awake_ = false;
+    return std::nullopt;
+  }
+  const nanoseconds left = timers_.begin()->first.first - world_.clock.now();
+  awake_ = left <= nanoseconds{0};
+  return std::max(left, nanoseconds{0});
 }
 
-void Thread::Loop::serve_descriptors(int milliseconds) {
+// epoll_pwait2(2), which knows less than a millisecond, is Linux 5.11's.
+int Thread::Loop::wait(std::span<epoll_event> events, std::optional<nanoseconds> most) {
+  const auto room = static_cast<int>(events.size());
+  if (fine_) {
+    timespec time{};
+    if (most) {
+      const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(*most);
+      time = {seconds.count(), (*most - seconds).count()};
+    }
+    const int n = epoll_pwait2(epoll_, events.data(), room, most ? &time : nullptr, nullptr);
+    if (n >= 0 || errno != ENOSYS)
+      return n;
+    fine_ = false;
+  }
+  const auto milliseconds =
+      most ? static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(*most).count()) : -1;
+  return epoll_wait(epoll_, events.data(), room, milliseconds);
+}
+
+void Thread::Loop::serve_descriptors(std::optional<nanoseconds> most) {
   std::array<epoll_event, 32> events;
-  const int n = epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), milliseconds);
+  const int n = wait(events, most);
   for (int i = 0; i < n; ++i) {
     const epoll_event& event = events[static_cast<size_t>(i)];
     if (event.data.fd == event_) {
@@ -191,10 +236,12 @@ void Thread::Loop::serve_tasks() {
   std::vector<std::function<void()>> due;
   {
     const std::lock_guard hold(lock_);
+    awake_ = true;
     due.swap(tasks_);
     const auto now = world_.clock.now();
-    while (!timers_.empty() && timers_.begin()->first <= now) {
-      due.push_back(std::move(timers_.begin()->second.second));
+    while (!timers_.empty() && timers_.begin()->first.first <= now) {
+      due.push_back(std::move(timers_.begin()->second));
+      times_.erase(timers_.begin()->first.second);
       timers_.erase(timers_.begin());
     }
   }
@@ -243,6 +290,10 @@ uint64_t Thread::after(nanoseconds delay, std::function<void()> task) {
 
 void Thread::cancel(uint64_t timer) {
   loop().cancel(timer);
+}
+
+bool Thread::due() noexcept {
+  return loop().due();
 }
 
 bool Thread::on_thread() const noexcept {

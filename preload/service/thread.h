@@ -32,6 +32,7 @@ public:
   void run(std::function<void()> task) override;
   uint64_t after(std::chrono::nanoseconds delay, std::function<void()> task) override;
   void cancel(uint64_t timer) override;
+  bool due() noexcept override;
   bool on_thread() const noexcept override;
   void own_fd(int fd) noexcept override;
   void disown_fd(int fd) noexcept override;

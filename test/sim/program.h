@@ -57,6 +57,7 @@ struct Service final : adverb::service::Service {
   }
   void own_fd(int) noexcept override {}
   void disown_fd(int) noexcept override {}
+  bool due() noexcept override { return !tasks.empty(); }
   bool on_thread() const noexcept override { return true; }
 
   Clock& clock;

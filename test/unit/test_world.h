@@ -43,6 +43,7 @@ struct ManualService final : adverb::service::Service {
   void cancel(uint64_t timer) override {
     std::erase_if(timers, [&](const auto& t) { return t.second.first == timer; });
   }
+  bool due() noexcept override { return !tasks.empty(); }
   bool on_thread() const noexcept override { return true; }
   void own_fd(int) noexcept override {}
   void disown_fd(int) noexcept override {}
