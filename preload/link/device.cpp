@@ -10,9 +10,11 @@
 #include <cstring>
 #include <fcntl.h>
 #include <map>
+#include <sched.h>
 #include <string>
 #include <sys/epoll.h>
 #include <sys/mman.h>
+#include <utility>
 
 namespace adverb::link {
 namespace {
@@ -22,8 +24,18 @@ constexpr int cq_depth = 4096;
 constexpr uint64_t receive_bit = uint64_t{1} << 63;
 constexpr int pool_shift = 32;    // below it, the slot
 constexpr int polls_at_once = 16; // batches; then others get the lock
+constexpr std::chrono::milliseconds turn_max{1};
+constexpr std::chrono::microseconds polls_watched{500};
+
+int processors() {
+  cpu_set_t usable;
+  return sched_getaffinity(0, sizeof usable, &usable) == 0 ? CPU_COUNT(&usable) : 1;
+}
 
 } // namespace
+
+Device::Device(World& world, ibv_device* device)
+    : world_(world), device_(device), spin_(world.policy().link().spin, processors()) {}
 
 std::shared_ptr<Device> Device::open(World& world, ibv_device* device) {
   std::shared_ptr<Device> fresh(new Device(world, device));
@@ -102,17 +114,66 @@ void Device::on_event() {
   void* unused = nullptr;
   while (real.ibv_get_cq_event(events_, &cq, &unused) == 0)
     real.ibv_ack_cq_events(cq, 1);
-  context_->ops.req_notify_cq(cq_, 0);
-  drain();
+  last_message_ = world_.clock.now();
+  serve();
 }
 
-// Waits for the lock: what arrived before the arm is announced by no further event. A turn at a
-// time, because timers wait behind it.
-void Device::drain() {
+// Takes messages until there have been none for as long as it may look for them, or the program
+// takes them itself; then sleeps again. Tasks and timers do not wait for that.
+void Device::serve() {
   assert(world_.service.on_thread());
+  const uint32_t looks_before = looks();
+  const auto began = world_.clock.now();
+  for (;;) {
+    const bool any = progress();
+    const auto now = world_.clock.now();
+    if (any)
+      last_message_ = now;
+    if (now - began > turn_max || world_.service.due())
+      return world_.service.run([this] { serve(); });
+    if (any)
+      continue;
+    if (looks() != looks_before) {
+      left_to_polls_.store(true);
+      return watch_polls();
+    }
+    if (now - last_message_ >= spin_.allowed(now)) {
+      spin_.spent(now - std::max(last_message_, began), now);
+      return arm();
+    }
+  }
+}
+
+// From here on messages come with an event, but for those that are there.
+void Device::arm() {
+  const provider::Inside inside;
+  context_->ops.req_notify_cq(cq_, 0);
   const std::lock_guard hold(lock_);
   if (poll())
-    world_.service.run([this] { drain(); });
+    world_.service.run([this] { serve(); });
+}
+
+// While somebody polls, an event for each message would only wake this thread in vain.
+void Device::watch_polls() {
+  assert(world_.service.on_thread());
+  if (std::exchange(watching_polls_, true))
+    return;
+  world_.service.after(polls_watched, [this, looks_before = looks()] {
+    watching_polls_ = false;
+    if (!left_to_polls_.load())
+      return;
+    if (looks() != looks_before)
+      return watch_polls();
+    if (left_to_polls_.exchange(false))
+      serve();
+  });
+}
+
+void Device::rest() {
+  if (!left_to_polls_.load(std::memory_order_relaxed) || !left_to_polls_.exchange(false))
+    return;
+  // Not here: who is about to sleep waits for nobody.
+  world_.service.run([this] { arm(); });
 }
 
 bool Device::progress() {

@@ -6,9 +6,11 @@
 
 #include "link/channel.h"
 #include "link/receive_pool.h"
+#include "link/spin.h"
 #include "world/sync.h"
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -42,6 +44,7 @@ public:
   static std::shared_ptr<Device> open(World& world, ibv_device* device);
 
   bool progress() override;
+  void rest() override;
 
   // Whether a port of the device has this address now.
   bool has_gid(const ibv_gid& gid) const;
@@ -67,10 +70,12 @@ public:
   bool poll();
 
 private:
-  Device(World& world, ibv_device* device) : world_(world), device_(device) {}
+  Device(World& world, ibv_device* device);
   int open();
-  void on_event(); // service thread, as drain()
-  void drain();
+  void on_event(); // service thread, as the three that follow
+  void serve();
+  void arm();
+  void watch_polls();
   std::shared_ptr<DeviceQp> find(uint32_t qpn);
 
   World& world_;
@@ -81,6 +86,11 @@ private:
   ibv_cq* cq_ = nullptr;
   uint64_t budget_ = 0;
   Atomic<uint64_t> used_{0}; // of it
+  Spin spin_;
+  std::chrono::nanoseconds last_message_{0}; // that the service thread has found; its own
+  bool watching_polls_ = false;              // a timer does; the same
+  // The CQ is not armed, because the program polls; who makes it false sees to that.
+  Atomic<bool> left_to_polls_{false};
 
   Mutex pools_lock_; // who makes one; leaf
   std::vector<std::unique_ptr<ReceivePool>> pools_;

@@ -58,10 +58,14 @@ public:
   // every eighth looks. What comes meanwhile waits for it, or for the event that announces it to
   // the service thread, whichever is first.
   void look() {
+    looks_.store(looks() + 1, std::memory_order_relaxed);
     const uint32_t empty = empty_looks_.load(std::memory_order_relaxed);
     const bool skip = empty >= looks_before_seldom && empty % look_seldom != 0;
     empty_looks_.store(skip || !progress() ? empty + 1 : 0, std::memory_order_relaxed);
   }
+
+  // The program is about to sleep until something wakes it: it polls no more for a while.
+  virtual void rest() {}
 
   // Held while handlers run. Taking it once means that nothing that ran before still does.
   ProgressLock& lock() noexcept { return lock_; }
@@ -71,12 +75,17 @@ public:
   }
 
 protected:
+  // Changes while the program polls.
+  uint32_t looks() const noexcept { return looks_.load(std::memory_order_relaxed); }
+
   ProgressLock lock_;
 
 private:
   static constexpr uint32_t looks_before_seldom = 256;
   static constexpr uint32_t look_seldom = 8;
-  Atomic<uint32_t> empty_looks_{0}; // about: threads may overwrite each other's
+  // About: threads may overwrite each other's.
+  Atomic<uint32_t> looks_{0};
+  Atomic<uint32_t> empty_looks_{0};
 };
 
 } // namespace adverb::link

@@ -60,6 +60,11 @@ public:
     if (link::Progress* links = links_in_use_.load(std::memory_order_acquire))
       links->look();
   }
+  // The program is about to sleep.
+  void rest() {
+    if (link::Progress* links = links_in_use_.load(std::memory_order_acquire))
+      links->rest();
+  }
   // Null: there is none.
   link::Progress* links() const noexcept { return links_in_use_.load(std::memory_order_acquire); }
   // Returns when no request of a peer that was being executed when it was called still is.

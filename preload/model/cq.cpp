@@ -301,6 +301,7 @@ int Cq::arm(int solicited_only) {
     const std::lock_guard hold(poll_lock_);
     absorb(cq_->cqe + 2);
   }
+  context_.rest();
   return 0;
 }
 

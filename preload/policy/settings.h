@@ -49,9 +49,10 @@ struct LinkSettings {
 
   uint16_t port = 7771;
   std::chrono::milliseconds hello_timeout{200};
-  std::vector<Cidr> allow;     // empty: nobody beyond the same uid on the same host
-  std::vector<Mapping> mapped; // first match wins
-  std::vector<uint8_t> key;    // pre-shared key; empty means keyless
+  std::chrono::microseconds spin{50}; // after the last message, before who takes them sleeps
+  std::vector<Cidr> allow;            // empty: nobody beyond the same uid on the same host
+  std::vector<Mapping> mapped;        // first match wins
+  std::vector<uint8_t> key;           // pre-shared key; empty means keyless
 
   // True when link.allow holds the address (IPv4 must be v4-mapped). "Same uid on the same host"
   // is the link's own rule and is not known here.

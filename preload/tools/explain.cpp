@@ -196,8 +196,8 @@ void print_queue_pairs(const Policy& policy, const std::string& device) {
 
 void print_link(const Policy& policy) {
   const policy::LinkSettings& link = policy.link();
-  printf("link      port %u, hello within %" PRId64 " ms, %s\n", link.port,
-         static_cast<int64_t>(link.hello_timeout.count()),
+  printf("link      port %u, hello within %" PRId64 " ms, spin %" PRId64 " us, %s\n", link.port,
+         static_cast<int64_t>(link.hello_timeout.count()), static_cast<int64_t>(link.spin.count()),
          link.key.empty() ? "no key" : "peers must prove to hold the key");
   std::vector<std::string> allowed = {"this user on this host"};
   for (const policy::Cidr& range : link.allow)

@@ -196,13 +196,14 @@ TEST_CASE("hits name the rule and its place in the file, also after rules for ot
 }
 
 TEST_CASE("link settings are compiled") {
-  const auto policy = load(R"({"version": 1, "link": {"port": 9, "hello_timeout": "20ms",
+  const auto policy = load(R"({"version": 1, "link": {"port": 9, "hello_timeout": "20ms", "spin": 7,
     "allow": ["10.0.0.0/8", "fe80::/10", "192.168.7.9"],
     "peers": {"10.0.0.1": "192.168.0.1", "lid:300": "fe80::7", "guid:0002:c903:0000:1234": "::1",
               "fd00::5": "10.9.9.9"}}, "log": {"level": "info", "file": "/tmp/x"}})");
   const LinkSettings& link = policy->link();
   CHECK(link.port == 9);
   CHECK(link.hello_timeout.count() == 20);
+  CHECK(link.spin.count() == 7);
   CHECK(link.allowed(address("10.255.0.1")));
   CHECK(link.allowed(address("febf::1")));
   CHECK(link.allowed(address("192.168.7.9")));

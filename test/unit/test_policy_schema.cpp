@@ -114,6 +114,7 @@ TEST_CASE("the defaults of the schema are those of the code") {
   CHECK(link["port"]["default"] == document.link.port);
   CHECK(parse_duration(link["hello_timeout"]["default"].get<std::string>()) ==
         static_cast<uint64_t>(document.link.hello_timeout.count()));
+  CHECK(link["spin"]["default"] == document.link.spin.count());
   CHECK(parse_size(properties["staging"]["default"].get<std::string>()) == document.staging);
   CHECK(parse_size(properties["pinned_budget"]["default"].get<std::string>()) ==
         document.pinned_budget);
