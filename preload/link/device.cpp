@@ -25,7 +25,17 @@ constexpr uint64_t receive_bit = uint64_t{1} << 63;
 constexpr int pool_shift = 32;    // below it, the slot
 constexpr int polls_at_once = 16; // batches; then others get the lock
 constexpr std::chrono::milliseconds turn_max{1};
-constexpr std::chrono::microseconds polls_watched{500};
+constexpr std::chrono::microseconds polls_watched{100};
+constexpr uint32_t enough_by_polls = 64; // times in a row that nobody else found messages
+constexpr int pauses = 16;               // about half a microsecond
+
+void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#else
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+#endif
+}
 
 int processors() {
   cpu_set_t usable;
@@ -119,28 +129,39 @@ void Device::on_event() {
 }
 
 // Takes messages until there have been none for as long as it may look for them, or the program
-// takes them itself; then sleeps again. Tasks and timers do not wait for that.
+// takes them all itself; then sleeps again. Where the program has just polled it leaves the lock to
+// it. Tasks and timers do not wait for that.
 void Device::serve() {
   assert(world_.service.on_thread());
-  const uint32_t looks_before = looks();
+  uint32_t looks_before = looks();
   const auto began = world_.clock.now();
-  for (;;) {
-    const bool any = progress();
+  for (auto round = began;;) {
+    const uint32_t looks_now = looks();
+    const bool polled = std::exchange(looks_before, looks_now) != looks_now;
+    const bool any = !polled && take();
     const auto now = world_.clock.now();
-    if (any)
+    const uint32_t by_polls = found_by_polls_.load(std::memory_order_relaxed);
+    const uint32_t more_by_polls = by_polls - std::exchange(found_by_polls_before_, by_polls);
+    if (any || more_by_polls != 0)
       last_message_ = now;
+    found_by_polls_alone_ = any ? 0 : found_by_polls_alone_ + more_by_polls;
     if (now - began > turn_max || world_.service.due())
       return world_.service.run([this] { serve(); });
-    if (any)
+    if (any) {
+      round = now;
       continue;
-    if (looks() != looks_before) {
+    }
+    if (polled && found_by_polls_alone_ >= enough_by_polls) {
       left_to_polls_.store(true);
       return watch_polls();
     }
+    spin_.round(std::exchange(round, now), now);
     if (now - last_message_ >= spin_.allowed(now)) {
       spin_.spent(now - std::max(last_message_, began), now);
       return arm();
     }
+    for (int i = 0; i < pauses; ++i) // the next look shall tell whether the program polls
+      relax();
   }
 }
 
@@ -177,6 +198,13 @@ void Device::rest() {
 }
 
 bool Device::progress() {
+  const bool any = take();
+  if (any)
+    found_by_polls_.fetch_add(1, std::memory_order_relaxed);
+  return any;
+}
+
+bool Device::take() {
   if (!lock_.try_lock())
     return false;
   const std::lock_guard hold(lock_, std::adopt_lock);

@@ -76,6 +76,7 @@ private:
   void serve();
   void arm();
   void watch_polls();
+  bool take();
   std::shared_ptr<DeviceQp> find(uint32_t qpn);
 
   World& world_;
@@ -89,6 +90,9 @@ private:
   Spin spin_;
   std::chrono::nanoseconds last_message_{0}; // that the service thread has found; its own
   bool watching_polls_ = false;              // a timer does; the same
+  Atomic<uint32_t> found_by_polls_{0};       // how often the program's polls have found something
+  uint32_t found_by_polls_before_ = 0;       // the service thread's own
+  uint32_t found_by_polls_alone_ = 0;        // since it has found something itself; the same
   // The CQ is not armed, because the program polls; who makes it false sees to that.
   Atomic<bool> left_to_polls_{false};
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-// A process that may have no more threads: what it asked fails, and leaves it as it was.
+// The service thread: what it is given runs, and in which order; and a process that may have no
+// more threads.
 #include "catch.h"
 #include "service/thread.h"
 #include "world/clock.h"
@@ -13,6 +14,8 @@
 #include <future>
 #include <iterator>
 #include <pthread.h>
+#include <string>
+#include <vector>
 
 namespace {
 
@@ -53,4 +56,63 @@ TEST_CASE("a thread that cannot be had leaves signals and descriptors alone", "[
   std::promise<void> ran;
   whole.thread.run([&ran] { ran.set_value(); });
   ran.get_future().wait();
+}
+
+TEST_CASE("timers run by their time, and not when they were cancelled", "[service]") {
+  using namespace std::chrono_literals;
+  auto& whole = *new Whole;
+  std::string order;
+  std::promise<void> last;
+  whole.thread.after(3ms, [&] {
+    order += 'd';
+    last.set_value();
+  });
+  const uint64_t second = whole.thread.after(2ms, [&] { order += 'c'; });
+  whole.thread.after(1ms, [&] { order += 'a'; });
+  whole.thread.after(1ms, [&] { order += 'b'; });
+  whole.thread.cancel(second);
+  whole.thread.cancel(second);
+  whole.thread.cancel(0);
+  last.get_future().wait();
+  CHECK(order == "abd");
+}
+
+// It is woken only when it sleeps, and must not miss that it was to be.
+TEST_CASE("no task is left behind, whoever gives it and when", "[service]") {
+  auto& whole = *new Whole;
+  constexpr int rounds = 20'000;
+  for (int i = 0; i < rounds; ++i) {
+    std::promise<void> done;
+    whole.thread.run([&] {
+      if (i % 2 == 0)
+        whole.thread.run([&] { done.set_value(); }); // of its own
+      else
+        done.set_value();
+    });
+    done.get_future().wait();
+  }
+}
+
+TEST_CASE("who has more to do hears that others wait", "[service]") {
+  using namespace std::chrono_literals;
+  auto& whole = *new Whole;
+  std::promise<void> done;
+  std::vector<bool> due;
+  whole.thread.run([&] {
+    due.push_back(whole.thread.due());
+    whole.thread.after(1h, [] {});
+    due.push_back(whole.thread.due());
+    whole.thread.after(0ns, [] {});
+    due.push_back(whole.thread.due());
+    whole.thread.run([&] {
+      due.push_back(whole.thread.due());
+      whole.thread.run([&] { done.set_value(); });
+      due.push_back(whole.thread.due());
+    });
+  });
+  done.get_future().wait();
+  CHECK(due[0] == false);
+  CHECK(due[1] == false);
+  CHECK(due[2] == true);
+  CHECK(due[4] == true);
 }
