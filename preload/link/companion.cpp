@@ -12,7 +12,8 @@
 namespace adverb::link {
 namespace {
 
-constexpr uint32_t beside = 1;   // messages outside the credits
+constexpr uint32_t beside = 1; // messages outside the credits
+constexpr uint32_t report_every = 8;
 constexpr int retire_polls = 64; // more than a full CQ takes
 
 } // namespace
@@ -62,13 +63,16 @@ int Companion::set_up(uint32_t credits) {
   free_.reserve(sends);
   for (uint32_t i = sends; i-- > 0;)
     free_.push_back(i);
+  sent_.reset(new uint32_t[sends]);
+  slots_ = sends;
+  // Fewer than there are slots, so that who waits for a free one waits for a report.
+  report_every_ = std::clamp(sends / 2, 1U, report_every);
 
   ibv_qp_init_attr init{};
   init.send_cq = d.cq();
   init.recv_cq = d.cq();
   init.srq = receives_->srq();
   init.qp_type = IBV_QPT_RC;
-  init.sq_sig_all = 1;
   init.cap.max_send_wr = sends;
   init.cap.max_send_sge = 1;
   qp_ = real.ibv_create_qp(d.pd(), &init);
@@ -201,15 +205,18 @@ void Companion::send(std::byte* message, size_t bytes) noexcept {
   wr.sg_list = &sge;
   wr.num_sge = 1;
   wr.opcode = IBV_WR_SEND;
-  wr.send_flags = IBV_SEND_SIGNALED;
   ibv_send_wr* bad = nullptr;
   // One sender at a time: order of messages is order of requests.
   const std::lock_guard hold(lock_);
   const provider::Inside inside;
+  const bool reports = (sent_end_ + 1) % report_every_ == 0;
+  wr.send_flags = reports ? IBV_SEND_SIGNALED : 0;
   if (down_ || device_->context()->ops.post_send(qp_, &wr, &bad) != 0) {
     free_.push_back(static_cast<uint32_t>(wr.wr_id));
     close();
+    return;
   }
+  sent_[sent_end_++ % slots_] = static_cast<uint32_t>(wr.wr_id);
 }
 
 void Companion::on_sent(uint64_t index, bool ok) {
@@ -217,7 +224,12 @@ void Companion::on_sent(uint64_t index, bool ok) {
   bool tell = false;
   {
     const std::lock_guard hold(lock_);
-    free_.push_back(static_cast<uint32_t>(index));
+    // All that was sent before has gone, too.
+    for (bool found = false; !found && sent_begin_ != sent_end_;) {
+      const uint32_t slot = sent_[sent_begin_++ % slots_];
+      free_.push_back(slot);
+      found = slot == index;
+    }
     tell = starved_ && ok;
     starved_ = starved_ && !ok;
   }

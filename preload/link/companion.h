@@ -8,6 +8,7 @@
 #include "world/sync.h"
 
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -74,6 +75,12 @@ private:
   uint32_t slots_posted_ = 0;
   Mutex lock_; // leaf
   std::vector<uint32_t> free_;
+  // Slots of what was sent and has not been reported, in order; every so-many-th reports.
+  std::unique_ptr<uint32_t[]> sent_;
+  uint32_t slots_ = 0;
+  uint32_t report_every_ = 1;
+  uint64_t sent_begin_ = 0;
+  uint64_t sent_end_ = 0;
   bool starved_ = false;
   bool finished_ = false; // this and what follows: progress lock
   bool proven_ = false;
