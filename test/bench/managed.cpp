@@ -35,8 +35,8 @@ constexpr Case cases[] = {
     {"send_stock", IBV_WR_SEND, 1, 64, stock},
     {"send_pinned", IBV_WR_SEND, 1, 64, pinned},
     {"write_staged", IBV_WR_RDMA_WRITE, 1, 64, local_unpinned},
-    {"write_large_stock", IBV_WR_RDMA_WRITE, 1, 16384, stock},
-    {"write_windowed", IBV_WR_RDMA_WRITE, 1, 16384, local_unpinned},
+    {"write_large_stock", IBV_WR_RDMA_WRITE, 1, 32768, stock},
+    {"write_windowed", IBV_WR_RDMA_WRITE, 1, 32768, local_unpinned},
 };
 
 struct Requests {

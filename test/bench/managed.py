@@ -15,7 +15,7 @@ CASES = [
     ("write_list_pinned", "write_list_stock", 8, 150, "of a list of 8 of them, each"),
     ("send_pinned", "send_stock", 1, 150, "SEND of 64 B, both sides pinned"),
     ("write_staged", "write_stock", 1, 350, "WRITE of 64 B, source unpinned: staged"),
-    ("write_windowed", "write_large_stock", 1, 350, "WRITE of 16 KiB, source unpinned: in a window"),
+    ("write_windowed", "write_large_stock", 1, 350, "WRITE of 32 KiB, source unpinned: in a window"),
 ]
 PAIRS = 15     # of a stock and an adverb run, one after the other
 SECONDS = 0.3  # of one run
