@@ -21,8 +21,6 @@
 // Programs use them all the same.
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
-extern "C" sighandler_t __sysv_signal(int, sighandler_t);
-
 namespace signals {
 namespace {
 

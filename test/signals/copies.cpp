@@ -11,6 +11,7 @@ namespace {
 
 constexpr size_t page = 4096;
 constexpr uint32_t bytes = 64;
+constexpr int local = IBV_ACCESS_LOCAL_WRITE;
 
 char* pages(size_t count) {
   void* at =
@@ -70,8 +71,8 @@ Copies::Copies() : source_(pages(2)), target_(pages(1)) {
   pd_ = ibv_alloc_pd(context_);
   cq_ = ibv_create_cq(context_, 16, nullptr, nullptr, 0);
   must(pd_ != nullptr && cq_ != nullptr, "ibv_create_cq");
-  source_mr_ = ibv_reg_mr(pd_, source_, 2 * page, IBV_ACCESS_LOCAL_WRITE);
-  target_mr_ = ibv_reg_mr(pd_, target_, page, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+  source_mr_ = ibv_reg_mr(pd_, source_, 2 * page, local);
+  target_mr_ = ibv_reg_mr(pd_, target_, page, local | IBV_ACCESS_REMOTE_WRITE);
   must(source_mr_ != nullptr && target_mr_ != nullptr, "ibv_reg_mr");
   must(mprotect(source_ + page, page, PROT_NONE) == 0, "mprotect");
   good_ = connect();
