@@ -4,8 +4,9 @@
 // native copy. Everything else goes to whose turn is next. Like what they stand for they may be
 // called from signal handlers, and before any constructor.
 #include "memory/dispositions.h"
+#include "memory/native_copy.h"
 
-#if defined(__x86_64__)
+#if defined(ADVERB_NATIVE_COPY)
 
 #include <atomic>
 #include <cerrno>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // Copies and stores by plain instructions that lie between two labels, so that a handler of faults
-// can tell them by their address (x86-64; elsewhere there are none).
+// can tell them by their address. Only on x86-64; and not under ThreadSanitizer, which sees nothing
+// of them, and whose runtime asks for signals before code that it has instrumented may run.
 //
 // Each answers how many bytes were not copied. A fault inside goes on where that is told: what came
 // before the faulting piece has been copied, nothing of what comes after it.
@@ -9,7 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
 #define ADVERB_NATIVE_COPY 1
 
 extern "C" {
