@@ -190,8 +190,6 @@ TEST_CASE("a fault caught does not end the next copy's being native") {
         }) == 0);
 }
 
-// TSan stands between: what the kernel has is TSan's own.
-#if !defined(__SANITIZE_THREAD__)
 TEST_CASE("the program's flags and mask are the kernel's handler's, and answered as it set them") {
   CHECK(child([] {
           start();
@@ -219,8 +217,6 @@ TEST_CASE("the program's flags and mask are the kernel's handler's, and answered
           require(signal(SIGBUS, SIG_DFL) == SIG_DFL, 14);
         }) == 0);
 }
-
-#endif
 
 TEST_CASE("a thread that blocks the signals does not copy natively, and another one does") {
   CHECK(child([] {
@@ -313,7 +309,6 @@ TEST_CASE("a mask changed past the hooks is found after ten milliseconds") {
         }) == 0);
 }
 
-#if !defined(__SANITIZE_THREAD__)
 TEST_CASE("a handler installed past the hooks is found after ten milliseconds, and left alone") {
   CHECK(child([] {
           static std::atomic<int> told{0};
@@ -343,8 +338,6 @@ TEST_CASE("a handler installed past the hooks is found after ten milliseconds, a
           _exit(9);
         }) == 0);
 }
-
-#endif
 
 TEST_CASE("changes of dispositions and copies that fault do not disturb each other") {
   CHECK(child([] {
