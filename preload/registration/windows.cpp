@@ -31,11 +31,12 @@ std::pair<uintptr_t, uintptr_t> window_bounds(const Region& r, uintptr_t start, 
 }
 
 // Null and errno as the provider says.
-ibv_mr* Windows::register_part(const Region& region, uintptr_t from, uint64_t bytes) {
+ibv_mr* Windows::register_part(const Region& region, uintptr_t from, uint64_t bytes,
+                               bool writable) {
   const provider::Inside inside;
   const auto& real = world_.provider.real();
   const auto address = region.iova + (from - region.start);
-  const int access = static_cast<int>(region.access & IBV_ACCESS_LOCAL_WRITE);
+  const int access = writable ? IBV_ACCESS_LOCAL_WRITE : 0;
   auto* at = reinterpret_cast<void*>(from);
   return address == from ? real.ibv_reg_mr(region.pd, at, bytes, access)
                          : real.ibv_reg_mr_iova(region.pd, at, bytes, address, access);
@@ -111,8 +112,16 @@ int Windows::use(Region& region, uintptr_t start, size_t length, bool written, b
   fresh->shift = region.shift();
   fresh->writable = (region.access & IBV_ACCESS_LOCAL_WRITE) != 0;
   fresh->region = &region;
-  fresh->mr =
-      budgets_.register_making_room([&, at = from] { return register_part(region, at, bytes); });
+  const auto attempt = [&, at = from] {
+    fresh->mr = budgets_.register_making_room(
+        [&] { return register_part(region, at, bytes, fresh->writable); });
+    return fresh->mr != nullptr;
+  };
+  // What goes out may have been write-protected since.
+  if (!attempt() && errno == EFAULT && fresh->writable && !usage.written) {
+    fresh->writable = false;
+    attempt();
+  }
   if (fresh->mr == nullptr)
     return provider::failure();
   ibv_mr* unneeded = nullptr;

@@ -54,7 +54,7 @@ private:
     bool written;
     bool receive;
   };
-  ibv_mr* register_part(const Region& region, uintptr_t from, uint64_t bytes);
+  ibv_mr* register_part(const Region& region, uintptr_t from, uint64_t bytes, bool writable);
   Window* find(Region& region, const Usage& usage, const Held& held);
   Window* keep(std::unique_ptr<Window> fresh, const Usage& usage, const Held& held);
   static void note(Window& window, const Usage& usage);

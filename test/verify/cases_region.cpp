@@ -274,6 +274,21 @@ void untouched_memory(Case& c) {
   c.bytes("memory", p.b, seed_a, {});
 }
 
+// What was registered to be written may be write-protected later, and still be sent.
+void protected_source(Case& c) {
+  constexpr uint32_t size = 120000;
+  PairOptions o;
+  o.size_a = o.size_b = 131072;
+  Pair p(c, c.a, c.b, o);
+  c.result("protect", (*p.a.s)(Protect{p.a.buf.addr, p.a.buf.size, PROT_READ}).err);
+  c.post("post", p.a, {p.wr(IBV_WR_RDMA_WRITE, 1, 0, size, 0)});
+  c.sends("poll", p.a, 1);
+  c.post("post small", p.a, {p.wr(IBV_WR_RDMA_WRITE, 2, size, 100, size)});
+  c.sends("poll small", p.a, 1);
+  p.b.buf.size = size + 100;
+  c.bytes("memory", p.b, seed_a, {});
+}
+
 // --- documented differences ---------------------------------------------------------------------
 
 void access_after(Case& c, int protection, int opcode) {
@@ -290,6 +305,7 @@ void access_after(Case& c, int protection, int opcode) {
 void add_region_cases(std::vector<Test>& t) {
   t.push_back({"region.refused", refused});
   t.push_back({"region.past_a_files_end", past_a_files_end});
+  t.push_back({"region.protected_source", protected_source});
   t.push_back({"region.odd_bounds", odd_bounds});
   t.push_back({"region.two_of_one_memory", two_regions_of_one_memory});
   t.push_back({"region.many", many});
