@@ -81,10 +81,12 @@ void BareRequests::forget_silent() noexcept {
   silent_.runs.clear();
 }
 
-// What is brought has to be delivered, and behind a fence the bytes may not be there yet.
-bool BareRequests::may_be_lent(const ibv_send_wr& wr, uint32_t traits) noexcept {
+// What is brought has to be delivered, and behind a fence the bytes may not be there yet. The
+// provider does not see elements without bytes.
+bool BareRequests::may_be_lent(const ibv_send_wr& wr, uint32_t traits) const noexcept {
   return (traits & steering::trait_brings) == 0 && (wr.send_flags & IBV_SEND_FENCE) == 0 &&
-         static_cast<size_t>(wr.num_sge) <= lent_elements_max;
+         static_cast<size_t>(wr.num_sge) <=
+             std::min<size_t>(lent_elements_max, parts_.elements_most);
 }
 
 int BareRequests::post_lent(ibv_send_wr& wr, ibv_send_wr** bad) {

@@ -60,6 +60,7 @@ public:
     // May be outstanding, as the program was told: the marker's slot at the provider is not the
     // program's. UINT64_MAX: the provider judges.
     uint64_t most = UINT64_MAX;
+    uint32_t elements_most = 1; // of a request, as the program was told
   };
   explicit BareRequests(const Parts& parts) noexcept : parts_(parts) {}
 
@@ -217,7 +218,7 @@ private:
     uint32_t report = 0;
   };
   static constexpr size_t lent_elements_max = 4; // of one request
-  static bool may_be_lent(const ibv_send_wr& wr, uint32_t traits) noexcept;
+  bool may_be_lent(const ibv_send_wr& wr, uint32_t traits) const noexcept;
   int post_lent(ibv_send_wr& wr, ibv_send_wr** bad);
   void give_back_heard() noexcept;
   void give_back_all() noexcept;

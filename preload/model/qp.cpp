@@ -68,7 +68,7 @@ Qp::Qp(Parts parts, ibv_qp* qp, ibv_qp_type type, const ibv_qp_cap& cap, bool al
                 ring_),
       bare_({world(), *this, context_->regions(), elements_, post_send_, qp,
              all_signaled ? unsigned{IBV_SEND_SIGNALED} : 0U, ways().back()->carried,
-             connected() ? ring_.capacity() : UINT64_MAX}),
+             connected() ? ring_.capacity() : UINT64_MAX, ring_.sges()}),
       device_(*this, ring_, bare_), messages_(world(), ring_, type == IBV_QPT_UC),
       send_({world(),
              *this,

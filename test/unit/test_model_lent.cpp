@@ -185,3 +185,18 @@ TEST_CASE("what must wait for a lent request waits", "[lent]") {
   CHECK(done == 1);
   CHECK(two.b.memory[128] == two.a.memory[0]);
 }
+
+TEST_CASE("elements without bytes count among those of a request", "[lent]") {
+  Two two;
+  warm(two, few);
+  const ibv_mr* mr = two.a.mr;
+  ibv_sge elements[] = {{two.a.address(0), few, mr->lkey}, {0, 0, mr->lkey}};
+  ibv_send_wr wr{};
+  wr.sg_list = elements;
+  wr.num_sge = 2; // the queue pair was made for one
+  wr.opcode = IBV_WR_SEND;
+  wr.send_flags = told;
+  ibv_send_wr* bad = nullptr;
+  CHECK(model::post_send(*two.a.verbs.managed(two.a.qp), &wr, &bad) == EINVAL);
+  CHECK(bad == &wr);
+}
