@@ -217,6 +217,7 @@ void Companion::send(std::byte* message, size_t bytes) noexcept {
     return;
   }
   sent_[sent_end_++ % slots_] = static_cast<uint32_t>(wr.wr_id);
+  world_.counters.count(observe::Counter::link_messages);
 }
 
 void Companion::on_sent(uint64_t index, bool ok) {

@@ -24,10 +24,14 @@ constexpr int cq_depth = 4096;
 constexpr uint64_t receive_bit = uint64_t{1} << 63;
 constexpr int pool_shift = 32;    // below it, the slot
 constexpr int polls_at_once = 16; // batches; then others get the lock
-constexpr std::chrono::milliseconds turn_max{1};
+// Whether the program still polls is looked at after an eighth of the time it has for, within
+// these.
 constexpr std::chrono::microseconds polls_watched{100};
+constexpr std::chrono::microseconds polls_watched_most{1000};
 constexpr uint32_t enough_by_polls = 64; // times in a row that nobody else found messages
-constexpr int pauses = 16;               // about half a microsecond
+// A stream of messages is looked for without system calls.
+constexpr std::chrono::microseconds offered_after{10};
+constexpr int pauses = 4; // a tenth of a microsecond, or two
 
 void relax() {
 #if defined(__x86_64__)
@@ -36,7 +40,6 @@ void relax() {
   std::atomic_signal_fence(std::memory_order_seq_cst);
 #endif
 }
-
 int processors() {
   cpu_set_t usable;
   return sched_getaffinity(0, sizeof usable, &usable) == 0 ? CPU_COUNT(&usable) : 1;
@@ -125,53 +128,62 @@ void Device::on_event() {
   while (real.ibv_get_cq_event(events_, &cq, &unused) == 0)
     real.ibv_ack_cq_events(cq, 1);
   last_message_ = world_.clock.now();
-  serve();
+  world_.service.poll(*this);
 }
 
-// Takes messages until there have been none for as long as it may look for them, or the program
-// takes them all itself; then sleeps again. Where the program has just polled it leaves the lock to
-// it. Tasks and timers do not wait for that.
-void Device::serve() {
+// Takes messages, until there have been none for as long as it may look for them, or the program
+// takes them all itself and leaves no jobs; then no more until there is an event. Where the program
+// has just polled it leaves the lock to it.
+bool Device::look(bool after_job) {
   assert(world_.service.on_thread());
-  uint32_t looks_before = looks();
   const auto began = world_.clock.now();
-  for (auto round = began;;) {
-    const uint32_t looks_now = looks();
-    const bool polled = std::exchange(looks_before, looks_now) != looks_now;
-    const bool any = !polled && take();
-    const auto now = world_.clock.now();
-    const uint32_t by_polls = found_by_polls_.load(std::memory_order_relaxed);
-    const uint32_t more_by_polls = by_polls - std::exchange(found_by_polls_before_, by_polls);
-    if (any || more_by_polls != 0)
-      last_message_ = now;
-    found_by_polls_alone_ = any ? 0 : found_by_polls_alone_ + more_by_polls;
-    if (now - began > turn_max || world_.service.due())
-      return world_.service.run([this] { serve(); });
-    if (any) {
-      round = now;
-      continue;
-    }
-    if (polled && found_by_polls_alone_ >= enough_by_polls) {
-      left_to_polls_.store(true);
-      return watch_polls();
-    }
-    spin_.round(std::exchange(round, now), now);
-    if (now - last_message_ >= spin_.allowed(now)) {
-      spin_.spent(now - std::max(last_message_, began), now);
-      return arm();
-    }
-    for (int i = 0; i < pauses; ++i) // the next look shall tell whether the program polls
-      relax();
+  if (!std::exchange(looking_, true)) {
+    looking_since_ = began;
+    left_to_polls_.store(false);
   }
+  const uint32_t looks_now = looks();
+  const bool polled = std::exchange(looks_before_, looks_now) != looks_now;
+  const bool any = !polled && take();
+  const auto now = any ? began : world_.clock.now();
+  const uint32_t by_polls = found_by_polls_.load(std::memory_order_relaxed);
+  const uint32_t more_by_polls = by_polls - std::exchange(found_by_polls_before_, by_polls);
+  if (any || more_by_polls != 0)
+    last_message_ = now;
+  if (after_job)
+    last_job_ = now;
+  found_by_polls_alone_ = any ? 0 : found_by_polls_alone_ + more_by_polls;
+  if (any)
+    return true;
+  spin_.round(began, now);
+  if (polled && found_by_polls_alone_ >= enough_by_polls && now - last_job_ >= spin_.allowed(now)) {
+    spin_.spent(now - std::max(last_job_, looking_since_), now);
+    looking_ = false;
+    left_at_ = now;
+    left_to_polls_.store(true);
+    watch_polls();
+    return false;
+  }
+  if (now - last_message_ >= spin_.allowed(now)) {
+    spin_.spent(now - std::max(last_message_, looking_since_), now);
+    looking_ = false;
+    return arm();
+  }
+  // The next look shall tell, too, whether the program polls.
+  if (now - std::max(last_message_, looking_since_) < offered_after)
+    for (int i = 0; i < pauses; ++i)
+      relax();
+  else
+    sched_yield();
+  spin_.round(now, world_.clock.now());
+  return true;
 }
 
-// From here on messages come with an event, but for those that are there.
-void Device::arm() {
+// From here on messages come with an event, but for those that are there. True: there were some.
+bool Device::arm() {
   const provider::Inside inside;
   context_->ops.req_notify_cq(cq_, 0);
   const std::lock_guard hold(lock_);
-  if (poll())
-    world_.service.run([this] { serve(); });
+  return poll();
 }
 
 // While somebody polls, an event for each message would only wake this thread in vain.
@@ -179,14 +191,16 @@ void Device::watch_polls() {
   assert(world_.service.on_thread());
   if (std::exchange(watching_polls_, true))
     return;
-  world_.service.after(polls_watched, [this, looks_before = looks()] {
+  const auto due = std::clamp<std::chrono::nanoseconds>((world_.clock.now() - left_at_) / 8,
+                                                        polls_watched, polls_watched_most);
+  world_.service.after(due, [this, looks_before = looks()] {
     watching_polls_ = false;
     if (!left_to_polls_.load())
       return;
     if (looks() != looks_before)
       return watch_polls();
     if (left_to_polls_.exchange(false))
-      serve();
+      world_.service.poll(*this);
   });
 }
 
@@ -194,7 +208,10 @@ void Device::rest() {
   if (!left_to_polls_.load(std::memory_order_relaxed) || !left_to_polls_.exchange(false))
     return;
   // Not here: who is about to sleep waits for nobody.
-  world_.service.run([this] { arm(); });
+  world_.service.run([this] {
+    if (arm())
+      world_.service.poll(*this);
+  });
 }
 
 bool Device::progress() {
@@ -236,6 +253,8 @@ bool Device::poll() {
       if (qp && wc.status == IBV_WC_SUCCESS)
         qp->on_received(std::move(message));
     }
+    if (n > 0)
+      world_.counters.count(observe::Counter::link_completions, static_cast<uint64_t>(n));
     any |= n > 0;
     if (n < static_cast<int>(batch.size()))
       break;

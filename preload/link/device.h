@@ -7,6 +7,7 @@
 #include "link/channel.h"
 #include "link/receive_pool.h"
 #include "link/spin.h"
+#include "service/service.h"
 #include "world/sync.h"
 
 #include <array>
@@ -38,7 +39,7 @@ protected:
   ~DeviceQp() = default;
 };
 
-class Device final : public Progress {
+class Device final : public Progress, private service::Poller {
 public:
   // nullptr, errno and a log line when the device cannot be opened again.
   static std::shared_ptr<Device> open(World& world, ibv_device* device);
@@ -73,8 +74,8 @@ private:
   Device(World& world, ibv_device* device);
   int open();
   void on_event(); // service thread, as the three that follow
-  void serve();
-  void arm();
+  bool look(bool after_job) override;
+  bool arm();
   void watch_polls();
   bool take();
   std::shared_ptr<DeviceQp> find(uint32_t qpn);
@@ -90,9 +91,14 @@ private:
   Spin spin_;
   std::chrono::nanoseconds last_message_{0}; // that the service thread has found; its own
   bool watching_polls_ = false;              // a timer does; the same
+  std::chrono::nanoseconds left_at_{0};      // to the polls; the same
   Atomic<uint32_t> found_by_polls_{0};       // how often the program's polls have found something
-  uint32_t found_by_polls_before_ = 0;       // the service thread's own
-  uint32_t found_by_polls_alone_ = 0;        // since it has found something itself; the same
+  bool looking_ = false;                     // the service thread's own, as what follows
+  std::chrono::nanoseconds looking_since_{0};
+  std::chrono::nanoseconds last_job_{0};
+  uint32_t looks_before_ = 0;
+  uint32_t found_by_polls_before_ = 0;
+  uint32_t found_by_polls_alone_ = 0; // since it has found something itself, looking or not
   // The CQ is not armed, because the program polls; who makes it false sees to that.
   Atomic<bool> left_to_polls_{false};
 

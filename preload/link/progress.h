@@ -2,6 +2,7 @@
 // Under what messages are taken: one lock a device, held while handlers run.
 #pragma once
 
+#include "link/errands.h"
 #include "world/sync.h"
 
 #include <cassert>
@@ -67,12 +68,19 @@ public:
   // The program is about to sleep until something wakes it: it polls no more for a while.
   virtual void rest() {}
 
-  // Held while handlers run. Taking it once means that nothing that ran before still does.
+  // Held while handlers run. Taking it once means that none that ran before still does.
   ProgressLock& lock() noexcept { return lock_; }
-  void barrier() {
+
+  // When it returns, nothing in scope that handlers have left to be done, and that may not be done
+  // any more, is done or will be: what has not begun never will, what only reads the program's
+  // memory is of no effect, and what writes there has ended. To be called by the program's threads,
+  // after something was made unusable; it takes as long as memory to come that is being written.
+  void barrier(const Scope& scope = {}) {
     assert(!lock_.held());
-    const std::lock_guard wait(lock_);
+    std::unique_lock hold(lock_);
+    errands_.settle(scope, hold);
   }
+  Errands& errands() noexcept { return errands_; }
 
 protected:
   // Changes while the program polls.
@@ -81,6 +89,8 @@ protected:
   ProgressLock lock_;
 
 private:
+  Errands errands_;
+
   static constexpr uint32_t looks_before_seldom = 256;
   static constexpr uint32_t look_seldom = 8;
   // About: threads may overwrite each other's.

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // For how long who has found nothing more looks again before it sleeps: a message that comes
 // meanwhile costs no wake-up. What was looked for in vain is paid from an allowance of a quarter of
-// the time, of the last 100 ms at most. And who loses its processor while it looks takes it from
-// others that want it, and then waits for milliseconds where one that sleeps is woken at once: it
-// does not look for the next 100 ms.
+// the time, of the last 100 ms at most. And nobody else is to wait for the processor it looks on: a
+// program that looks at its memory there would learn later what it looks for, and who lost the
+// processor in its turn would wait for milliseconds where one that sleeps is woken at once. So it
+// offers the processor to others while it looks, and when that or a round of its looking took long
+// it does not look for the next 100 ms; when that happens again soon, for twice as long, up to 3 s.
 //
 // Not thread-safe.
 #pragma once
@@ -26,10 +28,12 @@ public:
     earn(now);
     return now < not_before_ ? nanoseconds{0} : std::min(longest_, left_);
   }
-  // A round of it has taken until now.
+  // Something that takes next to no time has taken until now.
   void round(nanoseconds began, nanoseconds now) noexcept {
-    if (now - began > unhindered)
-      not_before_ = now + period;
+    if (now - began <= unhindered)
+      return;
+    pause_ = now - not_before_ < pause_ ? std::min(2 * pause_, pause_most) : period;
+    not_before_ = now + pause_;
   }
   // It has, and found nothing.
   void spent(nanoseconds in_vain, nanoseconds now) noexcept {
@@ -40,7 +44,8 @@ public:
 private:
   static constexpr nanoseconds period = std::chrono::milliseconds(100);
   static constexpr nanoseconds most = period / 4;
-  static constexpr nanoseconds unhindered = std::chrono::microseconds(200); // takes no round
+  static constexpr nanoseconds unhindered = std::chrono::microseconds(200);
+  static constexpr nanoseconds pause_most = 32 * period;
 
   void earn(nanoseconds now) noexcept {
     left_ = std::min(most, left_ + (now - earned_until_) / 4);
@@ -50,7 +55,8 @@ private:
   const nanoseconds longest_;
   nanoseconds left_ = most;
   nanoseconds earned_until_{0};
-  nanoseconds not_before_{0};
+  nanoseconds pause_ = period; // the last one
+  nanoseconds not_before_{0};  // it has ended
 };
 
 } // namespace adverb::link

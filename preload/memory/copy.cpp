@@ -161,6 +161,18 @@ bool write_in_order(void* program, const void* from, size_t bytes) noexcept {
   return through_kernel(source + done, at + done, left, true);
 }
 
+void bring_in(const void* program, size_t bytes) noexcept {
+  if (bytes == 0 || !native_now())
+    return;
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto from = reinterpret_cast<uintptr_t>(program);
+  for (uintptr_t at = from; at < from + bytes; at = (at | (page - 1)) + 1) {
+    char unused = 0;
+    if (copy_native(&unused, reinterpret_cast<const void*>(at), 1) != 0)
+      return; // it does not come, and who copies says so
+  }
+}
+
 const char* method() noexcept {
   const Native state = native_state.load(std::memory_order_relaxed);
   const bool native = state == Native::unasked || state == Native::on;

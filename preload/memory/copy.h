@@ -23,6 +23,11 @@ bool write(void* program, const void* from, size_t bytes) noexcept;
 // aligned 8-byte payload is seen whole or not at all: what programs expect of a NIC's RDMA WRITE.
 bool write_in_order(void* program, const void* from, size_t bytes) noexcept;
 
+// Looks at each page, so that what is slow to come (from a slow disk, or by the program's own
+// handling of faults) comes now, and not when somebody waits for whoever copies. A page may be gone
+// again by then, and is not written to here; where copies go through the kernel nothing is done.
+void bring_in(const void* program, size_t bytes) noexcept;
+
 // What is used, as far as is known by now, for the log and `adverb doctor`.
 const char* method() noexcept;
 

@@ -84,9 +84,9 @@ void Context::use_device() {
   links_in_use_.store(links_.get(), std::memory_order_release);
 }
 
-void Context::barrier() {
+void Context::barrier(const link::Scope& scope) {
   if (link::Progress* links = links_in_use_.load(std::memory_order_acquire))
-    links->barrier();
+    links->barrier(scope);
 }
 
 void Context::close() {

@@ -68,7 +68,7 @@ public:
   // Null: there is none.
   link::Progress* links() const noexcept { return links_in_use_.load(std::memory_order_acquire); }
   // Returns when no request of a peer that was being executed when it was called still is.
-  void barrier();
+  void barrier(const link::Scope& scope = {});
 
   // The program is about to make a queue that adverb does not manage, and which would meet virtual
   // keys: regions that are registered from now on are pinned. EOPNOTSUPP, with a line in the log,

@@ -180,8 +180,29 @@ int Cq::absorb(int most) {
 
 // What was taken is about to be told.
 inline void Cq::tell_errors() {
-  if (awaits_peers_.load(std::memory_order_relaxed) && awaits_peers_.exchange(false)) [[unlikely]]
-    context_.barrier();
+  if (awaits_peers_.load(std::memory_order_relaxed)) [[unlikely]]
+    settle_peers();
+}
+
+// Others that poll meanwhile do the same: nobody is told before.
+void Cq::settle_peers() {
+  std::unique_lock hold(ready_lock_);
+  const Fallen fallen = fallen_;
+  hold.unlock();
+  context_.barrier({.target = fallen.several ? 0 : fallen.handle});
+  hold.lock();
+  if (fallen_.count != fallen.count)
+    return; // one more, which the next poll sees to
+  fallen_.several = false;
+  awaits_peers_.store(false);
+}
+
+void Cq::await_peers(uint64_t handle) {
+  const std::lock_guard hold(ready_lock_);
+  fallen_.several |= awaits_peers_.load() && fallen_.handle != handle;
+  fallen_.handle = handle;
+  ++fallen_.count;
+  awaits_peers_.store(true);
 }
 
 // Of `count` that the provider has just put there: how many are the program's now, to the front.

@@ -103,9 +103,10 @@ public:
   // A request waits for a completion of this queue: see to it even if the program never polls.
   void request_drain();
 
-  // A queue pair is in error as none of the program's calls made it: before the program gets the
-  // completion that says so, no peer's request is served any more that has found it well.
-  void await_peers() noexcept { awaits_peers_.store(true); }
+  // The queue pair of this handle is in error as none of the program's calls made it: before the
+  // program gets the completion that says so, no peer's request is served any more that has found
+  // it well.
+  void await_peers(uint64_t handle);
 
   // Destroyed: no timer of ours polls it any more when this returns.
   void close();
@@ -148,6 +149,7 @@ private:
   bool holds(uint32_t qpn);
   void discard(uint32_t qpn);
   void tell_errors();
+  void settle_peers();
   bool pop(Completion& completion);
   int pop(int entries, ibv_wc* wc);
   void grow(size_t capacity);
@@ -202,9 +204,14 @@ private:
   std::vector<uint32_t> marker_waiters_;  // queue pair numbers, in the order they came
   Atomic<bool> marker_waited_for_{false}; // somebody is among them; written under ready_lock_
 
-  uint8_t found_ = 0;   // poll_lock_: polls that found something
-  bool closed_ = false; // poll_lock_
-  Atomic<bool> awaits_peers_{false};
+  uint8_t found_ = 0;                // poll_lock_: polls that found something
+  bool closed_ = false;              // poll_lock_
+  Atomic<bool> awaits_peers_{false}; // written under ready_lock_
+  struct Fallen {                    // queue pairs; under ready_lock_
+    uint64_t handle = 0;             // of the last one
+    uint32_t count = 0;
+    bool several = false; // of them, others too, and not settled
+  } fallen_;
   Atomic<bool> drain_wanted_{false};
   Atomic<bool> drain_timer_{false};
   Atomic<unsigned> drain_round_{0};

@@ -87,7 +87,7 @@ int Qp::to_error(ibv_qp_attr* attr, int mask) {
     const std::lock_guard hold(lock_);
     send_.pause(true);
   }
-  context_->barrier();
+  context_->barrier({.target = handle_});
   const ibv_qp_state before = state_.exchange(IBV_QPS_ERR);
   const provider::Inside inside;
   const int rc = world().provider.real().ibv_modify_qp(qp_, attr, mask);
@@ -115,8 +115,8 @@ bool Qp::broken(ibv_qp_state now) {
 // Without the program's asking: before it is told, who has looked at the state has done with it.
 void Qp::fell(ibv_qp_state now) {
   state_ = now;
-  send_cq_->await_peers();
-  recv_cq_->await_peers();
+  send_cq_->await_peers(handle_);
+  recv_cq_->await_peers(handle_);
 }
 
 ibv_qp_state Qp::device_state() const {
@@ -129,16 +129,21 @@ ibv_qp_state Qp::device_state() const {
 }
 
 void Qp::look_at_state() {
+  uint64_t handle = 0;
+  {
+    const std::lock_guard hold(lock_);
+    handle = handle_;
+  }
   const ibv_qp_state now = device_state();
   if (now != IBV_QPS_ERR && now != IBV_QPS_SQE)
     return;
   {
     const std::lock_guard hold(lock_);
-    if (!broken(now))
+    if (handle != handle_ || !broken(now)) // another thread may have reset and connected it
       return;
     send_.fail();
   }
-  context_->barrier();
+  context_->barrier({.target = handle_});
 }
 
 void Qp::enter_error() {
@@ -155,7 +160,7 @@ int Qp::to_reset(ibv_qp_attr* attr, int mask) {
     const std::lock_guard hold(lock_);
     send_.stop();
   }
-  context_->barrier();
+  context_->barrier({.target = handle_});
   const ibv_qp_state before = state_.exchange(IBV_QPS_RESET);
   send_cq_->settle();
   recv_cq_->settle();

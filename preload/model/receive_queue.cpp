@@ -34,6 +34,12 @@ ReceiveQueue::~ReceiveQueue() {
   clear();
 }
 
+void ReceiveQueue::bring_in(const ibv_recv_wr* list) const noexcept {
+  for (; list != nullptr; list = list->next)
+    if (list->num_sge > 0 && static_cast<uint32_t>(list->num_sge) <= sges_)
+      context_.regions().bring_in(pd_, {list->sg_list, static_cast<size_t>(list->num_sge)});
+}
+
 int ReceiveQueue::prepare(ibv_recv_wr& wr) {
   if (wr.num_sge < 0 || static_cast<uint32_t>(wr.num_sge) > sges_)
     return EINVAL;

@@ -30,6 +30,9 @@ public:
                uint32_t sges);
   ~ReceiveQueue();
 
+  // Before any lock is taken for prepare(): what is slow to come keeps nobody waiting but who
+  // posts.
+  void bring_in(const ibv_recv_wr* list) const noexcept;
   // Prepares one receive: `wr` is rewritten for the provider, with a list of elements that is good
   // until the next one. errno value; on success take_back() undoes it if the provider refuses.
   int prepare(ibv_recv_wr& wr);

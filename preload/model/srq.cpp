@@ -6,6 +6,7 @@
 namespace adverb::model {
 
 int Srq::post(ibv_recv_wr* wr, ibv_recv_wr** bad) {
+  receive_.bring_in(wr);
   const std::lock_guard hold(lock_);
   return post_receives(receive_, wr, bad, [this](ibv_recv_wr* mine) {
     ibv_recv_wr* unused = nullptr;

@@ -96,7 +96,8 @@ int Verbs::dereg_mr(ibv_mr* mr) {
   if (const auto context = world.objects().known(mr->context)) {
     const auto ended = context->regions().remove(mr);
     if (ended.key) {
-      context->barrier(); // replies and peers' requests that were copying are done after this
+      // Replies and peers' requests that were copying are done after this.
+      context->barrier({.regions = &context->regions(), .key = ended.key->value()});
       world.targets().key_ends().ended(ended.key);
     }
     if (ended.known)
@@ -112,7 +113,7 @@ int Verbs::rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* addr, size_t length
         mr, {flags, pd, addr, length, static_cast<unsigned>(access)},
         [&](const auto& wanted, auto*& backend) { return choose(*context, wanted, backend); });
     if (ended.key) {
-      context->barrier();
+      context->barrier({.regions = &context->regions(), .key = ended.key->value()});
       if (!context->regions().is_virtual(ended.key->value())) // it has the device's own from now on
         world.targets().key_ends().ended(ended.key);
     }

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "registration/regions.h"
+#include "memory/copy.h"
 #include "world/world.h"
 
 #include <algorithm>
 #include <cassert>
 #include <cerrno>
 #include <mutex>
+#include <new>
 #include <utility>
 
 namespace adverb::registration {
@@ -40,17 +42,32 @@ Refusal Regions::add(Backend& backend, const Wanted& wanted, ibv_mr*& mr) {
   assert(region->mr != nullptr);
   region->backend = &backend;
   assert(region->key == nullptr || region->key->value() == region->mr->lkey);
-  mr = region->mr;
-  const Unique held(lock_);
-  list(std::move(region), held);
+  ibv_mr* const made = region->mr;
+  try {
+    const Unique held(lock_);
+    list(region, held);
+  } catch (...) { // the program is told of no region, and the device shall have none
+    backend.end(*region);
+    throw;
+  }
+  mr = made;
   return {};
 }
 
-void Regions::list(std::unique_ptr<Region> region, const Unique& held) {
+void Regions::list(std::unique_ptr<Region>& region, const Unique& held) {
   assert(held.owns_lock());
+  // What needs memory comes first.
+  if (region->life == nullptr && spare_lives_.empty())
+    spare_lives_.push_back(&lives_.emplace_back());
+  Region*& by_key = by_key_[region->mr->lkey]; // a new one is of no region
+  const auto place = by_mr_.try_emplace(region->programs()).first;
+  try {
+    overlaps_.add(Overlaps::of(*region));
+  } catch (...) {
+    by_mr_.erase(place);
+    throw;
+  }
   if (region->life == nullptr) {
-    if (spare_lives_.empty())
-      spare_lives_.push_back(&lives_.emplace_back());
     region->life = spare_lives_.back();
     spare_lives_.pop_back();
   }
@@ -58,9 +75,8 @@ void Regions::list(std::unique_ptr<Region> region, const Unique& held) {
   virtual_keys_ += region->key != nullptr ? 1 : 0;
   if (region->key != nullptr)
     filter_.add(region->key->value());
-  overlaps_.add(Overlaps::of(*region));
-  by_key_[region->mr->lkey] = region.get();
-  by_mr_[region->programs()] = std::move(region);
+  by_key = region.get();
+  place->second = std::move(region);
 }
 
 std::unique_ptr<Region> Regions::unlist(ibv_mr* mr, const Unique& held) {
@@ -100,7 +116,7 @@ Ended Regions::remove(ibv_mr* mr) {
       const int rc = former->backend->end(*former);
   } else {
     const Unique held(lock_);
-    list(std::move(ended.region), held);
+    list(ended.region, held);
   }
   return ended;
 }
@@ -167,7 +183,7 @@ int Regions::move(Region& region, const Wanted& wanted, Backend& to) {
   now->life = region.life;
   now->former = unlist(region.programs(), held);
   tell_former(*now);
-  list(std::move(now), held);
+  list(now, held);
   return 0;
 }
 
@@ -202,6 +218,14 @@ int Regions::local(const ibv_pd* pd, const ibv_sge& sge, unsigned rights, Span& 
     return rc;
   span.data = region->at(address);
   return 0;
+}
+
+void Regions::bring_in(const ibv_pd* pd, std::span<const ibv_sge> elements) const noexcept {
+  for (const ibv_sge& sge : elements) {
+    Span span;
+    if (sge.length != 0 && may_be_virtual(sge.lkey) && local(pd, sge, 0, span) == 0)
+      memory::bring_in(span.data, sge.length);
+  }
 }
 
 int Regions::remote(const ibv_pd* pd, uint32_t key, uint64_t address, uint64_t length,
@@ -256,12 +280,18 @@ int Regions::localize_virtual(const Use& use, ibv_sge& sge, Hold& hold) {
   Region* region = find_virtual(sge.lkey, held);
   if (region == nullptr)
     return 0; // nothing to translate: the device judges the key as it stands
-  if (!use.copy_in && overlaps_.any() &&
-      check(*region, use.pd, sge.addr, sge.length, use.rights) == 0 &&
-      overlaps_.meet(*region, sge.addr, sge.length)) [[unlikely]]
-    return region->backend->localize(
-        *region, {use.pd, use.staging, 0, use.rights, false, use.receive}, sge, hold);
-  return region->backend->localize(*region, use, sge, hold);
+  const bool overlapped = !use.copy_in && overlaps_.any() &&
+                          check(*region, use.pd, sge.addr, sge.length, use.rights) == 0 &&
+                          overlaps_.meet(*region, sge.addr, sge.length);
+  try {
+    if (overlapped) [[unlikely]]
+      return region->backend->localize(
+          *region, {use.pd, use.staging, 0, use.rights, false, use.receive}, sge, hold);
+    return region->backend->localize(*region, use, sge, hold);
+  } catch (const std::bad_alloc&) { // whoever asks gives back what it holds already
+    release(use.staging, hold);
+    return ENOMEM;
+  }
 }
 
 void Regions::release(Staging& staging, Hold& hold) noexcept {

@@ -60,6 +60,9 @@ public:
   // Local use: the element must lie in a region of `pd` with all `rights` (0 or LOCAL_WRITE).
   // ENOENT no such key in that domain, ERANGE, EACCES.
   [[nodiscard]] int local(const ibv_pd* pd, const ibv_sge& sge, unsigned rights, Span& span) const;
+  // The pages of those elements that are of unpinned regions are looked at (memory::bring_in()),
+  // for whoever uses them later holds locks. To be called without any: they may be slow to come.
+  void bring_in(const ibv_pd* pd, std::span<const ibv_sge> elements) const noexcept;
   // Remote use of a virtual key: bytes [address, +length) with the given IBV_ACCESS_REMOTE_* right.
   [[nodiscard]] int remote(const ibv_pd* pd, uint32_t key, uint64_t address, uint64_t length,
                            unsigned right, std::byte*& data) const;
@@ -118,7 +121,8 @@ private:
   Region* find_key(uint32_t key, const Shared& held) const;
   Region* find_virtual(uint32_t key, const Shared& held) const;
   int localize_virtual(const Use& use, ibv_sge& sge, Hold& hold);
-  void list(std::unique_ptr<Region> region, const Unique& held);
+  // Takes the region, or throws and has done nothing.
+  void list(std::unique_ptr<Region>& region, const Unique& held);
   std::unique_ptr<Region> unlist(ibv_mr* mr, const Unique& held);
   int change(Region& region, const Change& what, const Choose& choose);
   int move(Region& region, const Wanted& wanted, Backend& to);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // Descriptors, timers and small tasks of one adverb, one at a time, apart from the program's calls.
 //
-// What runs here may wait for nothing. All functions are thread-safe. The product's is a thread
-// (thread.h); a test's runs in the test's own.
+// What runs here may wait for nothing, but for jobs. All functions are thread-safe. The product's
+// is a thread (thread.h); a test's runs in the test's own.
 #pragma once
 
 #include <chrono>
@@ -10,6 +10,33 @@
 #include <functional>
 
 namespace adverb::service {
+
+/// What may sleep, for as long as the program's memory takes to come. It is its maker's, and as it
+/// was posted until it is run.
+class Job {
+public:
+  /// Once, by a thread of the service's; what it throws is counted and logged. Others may take the
+  /// service over meanwhile, so on_thread() means nothing here.
+  virtual void run() = 0;
+
+protected:
+  ~Job() = default;
+
+private:
+  friend class Jobs;
+  Job* next_ = nullptr;
+};
+
+/// What looks for work of its own accord, without a descriptor.
+class Poller {
+public:
+  /// One look, by the service's thread. `after_job`: one was run since the last. True: it is to
+  /// look again, soon.
+  virtual bool look(bool after_job) = 0;
+
+protected:
+  ~Poller() = default;
+};
 
 class Service {
 public:
@@ -26,8 +53,13 @@ public:
   virtual uint64_t after(std::chrono::nanoseconds delay, std::function<void()> task) = 0;
   virtual void cancel(uint64_t timer) = 0;
 
-  /// Whether a task or timer waits to be run: for what runs here and has more to do.
-  virtual bool due() noexcept = 0;
+  /// Runs `job` beside all that: jobs are begun in the order they come, each when the one before it
+  /// has come to its end or sleeps.
+  virtual void post(Job& job) = 0;
+
+  /// Has `poller` look, again and again until it has enough, tasks and jobs in between; after that
+  /// anew when a job has been run. Called by what runs here, for a poller that lives as long.
+  virtual void poll(Poller& poller) = 0;
 
   /// Whether the caller is run by this service: for asserts where something is its thread's only.
   virtual bool on_thread() const noexcept = 0;

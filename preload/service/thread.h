@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-// The one service thread of a process.
+// The service of a process: one thread, and where jobs are run a watcher and those that take over
+// from one that sleeps (relay.h).
 //
-// Started at first use, never in a process without managed objects. It blocks all signals but the
-// ones a fault raises, and ends with the process.
+// Started at first use, never in a process without managed objects. They block all signals but the
+// ones a fault raises, and end with the process.
 #pragma once
 
 #include "service/service.h"
@@ -16,6 +17,8 @@ class World;
 }
 
 namespace adverb::service {
+
+class Loop;
 
 class Thread final : public Service {
 public:
@@ -32,7 +35,8 @@ public:
   void run(std::function<void()> task) override;
   uint64_t after(std::chrono::nanoseconds delay, std::function<void()> task) override;
   void cancel(uint64_t timer) override;
-  bool due() noexcept override;
+  void post(Job& job) override;
+  void poll(Poller& poller) override;
   bool on_thread() const noexcept override;
   void own_fd(int fd) noexcept override;
   void disown_fd(int fd) noexcept override;
@@ -41,7 +45,6 @@ public:
   void in_child() noexcept;
 
 private:
-  class Loop;
   Loop& loop();
 
   World& world_;

@@ -38,6 +38,20 @@ struct Request {
   ToldKeys& told; // to be asked before the peer is told of a key; those of the row's are
 };
 
+// Bytes that go between a request's message and the program's memory.
+struct Copy {
+  enum class Way : uint8_t {
+    out,     // of the program's memory, to the reply's room
+    in,      // of the payload, in no order of bytes
+    in_order // the same, the last byte last (memory/copy.h)
+  };
+  Way way;
+  std::byte* program;
+  uint32_t bytes; // of the payload, or of the room
+  // They are in place, and the request is about to be answered: under the progress lock.
+  void (*copied)(World& world, Target& target, const RequestHeader& header);
+};
+
 // The right to answer one request, once. Moved to whoever will; from any thread. What was not
 // answered when it goes is refused, and a fault of the handler's.
 class ReplyToken {
@@ -57,14 +71,19 @@ public:
   // `payload` bytes of room() go with it, none unless it is ok.
   void answer(Status status, size_t payload = 0) noexcept;
 
+  // Has the bytes copied, without a lock and when there is a thread that may sleep, and answered:
+  // ok, or `fault` where the program's memory is gone. Should the region or queue pair end before,
+  // the request is judged and run anew.
+  void copy(const Copy& copy);
+
 private:
   std::shared_ptr<Responder> responder_; // null: answered
   uint32_t slot_;
 };
 
-// Runs under the progress lock and waits for nothing. It may keep the token and answer later; what
-// it touches then of targets, or of the program's memory, it touches under the progress lock, which
-// is the barrier of deregistration and destroy.
+// Runs under the progress lock and waits for nothing: the program's memory it leaves to
+// ReplyToken::copy(). It may keep the token and answer later; what it touches then of targets it
+// touches under the progress lock.
 using Run = void (*)(const Request& request, ReplyToken token);
 
 struct HandlerRow {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "transfer/responder.h"
+#include "memory/copy.h"
 #include "world/world.h"
 
 #include <algorithm>
@@ -59,6 +60,18 @@ void ReplyToken::answer(Status status, size_t payload) noexcept {
     responder->answer(responder->slots_[slot_], status, payload);
 }
 
+void ReplyToken::copy(const Copy& copy) {
+  assert(responder_ && copy.bytes <= room().size());
+  Responder& responder = *responder_;
+  Responder::Slot& slot = responder.slots_[slot_];
+  slot.copy = copy;
+  slot.regions = &responder.targets_.find(slot.header.target)->regions();
+  responder.channel_->progress().errands().add(slot);
+  responder.to_copy_.push_back(slot_);
+  slot.copier = std::move(responder_);
+  slot.state.store(Responder::State::copying, std::memory_order_relaxed);
+}
+
 Responder::Responder(World& world, std::shared_ptr<link::Channel> channel,
                      std::shared_ptr<const Handlers> handlers, Targets& targets)
     : world_(world), channel_(std::move(channel)), handlers_(std::move(handlers)),
@@ -66,8 +79,11 @@ Responder::Responder(World& world, std::shared_ptr<link::Channel> channel,
       slots_count_(2 * channel_->credits()), slots_(new Slot[slots_count_]) {
   order_.reserve(slots_count_);
   free_.reserve(slots_count_);
-  for (uint32_t i = slots_count_; i-- > 0;)
+  to_copy_.reserve(slots_count_);
+  for (uint32_t i = slots_count_; i-- > 0;) {
+    slots_[i].responder = this;
     free_.push_back(i);
+  }
 }
 
 Responder::~Responder() = default;
@@ -228,6 +244,10 @@ Responder::Started Responder::start(uint32_t index) {
   if (target != nullptr && target->grants.size() > lent &&
       std::find(lent_.begin(), lent_.end(), slot.header.target) == lent_.end())
     lent_.push_back(slot.header.target);
+  if (slot.state.load(std::memory_order_relaxed) == State::copying) {
+    begin_copies();
+    return Started::later;
+  }
   State expected = State::running;
   if (slot.state.compare_exchange_strong(expected, State::later, std::memory_order_acq_rel))
     return Started::later;
@@ -246,6 +266,100 @@ void Responder::answer(Slot& slot, Status status, size_t payload) noexcept {
       const std::lock_guard progress(self->channel_->progress().lock());
       self->collect();
     });
+}
+
+void Responder::begin_copies() {
+  while (copies_ < copies_max && !to_copy_.empty()) {
+    ++copies_;
+    Slot& slot = slots_[to_copy_.front()];
+    to_copy_.erase(to_copy_.begin());
+    world_.service.post(slot);
+  }
+}
+
+link::Errand::Of Responder::Slot::of() const noexcept {
+  const auto from = reinterpret_cast<uintptr_t>(copy.program);
+  return {.target = header.target,
+          .regions = regions,
+          .key = header.key,
+          .from = from,
+          .to = from + std::max(copy.bytes, 1U),
+          .lands = copy.way != Copy::Way::out};
+}
+
+// As it was found to be when it was run, and in the same place.
+bool Responder::Slot::stands() noexcept {
+  Target* const target = responder->targets_.find(header.target);
+  std::byte* all = nullptr;
+  const unsigned right =
+      copy.way != Copy::Way::out ? IBV_ACCESS_REMOTE_WRITE : IBV_ACCESS_REMOTE_READ;
+  return target != nullptr && !target->leaving() && target->allows(row->right) &&
+         target->regions().remote(target->pd(), header.key, header.total_address, header.total,
+                                  right, all) == 0 &&
+         all + (header.address - header.total_address) == copy.program;
+}
+
+void Responder::Slot::put_aside() noexcept {
+  --responder->copies_;
+  responder->begin_copies();
+}
+
+void Responder::Slot::again() noexcept {
+  ++responder->copies_;
+  responder->world_.service.post(*this);
+}
+
+void Responder::Slot::run() {
+  const auto keep = copier;
+  keep->copy(*this);
+}
+
+void Responder::copy(Slot& slot) {
+  using Begun = link::Errands::Begun;
+  auto& progress = channel_->progress();
+  const Begun begun =
+      channel_->down() ? Begun::no : progress.errands().begin(slot, progress.lock());
+  if (begun == Begun::aside)
+    return;
+  const bool good = begun == Begun::yes && make_copy(slot);
+  const std::lock_guard hold(progress.lock());
+  copied(slot, good);
+}
+
+bool Responder::make_copy(const Slot& slot) const noexcept {
+  const Copy& copy = slot.copy;
+  switch (copy.way) {
+  case Copy::Way::out:
+    return memory::read(slot.out + sizeof(ReplyHeader), copy.program, copy.bytes);
+  case Copy::Way::in:
+    return memory::write(copy.program, slot.payload.data(), copy.bytes);
+  default:
+    return memory::write_in_order(copy.program, slot.payload.data(), copy.bytes);
+  }
+}
+
+void Responder::copied(Slot& slot, bool good) {
+  const bool stands = channel_->progress().errands().remove(slot);
+  slot.copier.reset();
+  --copies_;
+  begin_copies();
+  Target* const target = targets_.find(slot.header.target);
+  if (!stands || target == nullptr) { // it is judged anew
+    channel_->abandon(slot.out);
+    slot.state.store(State::waiting, std::memory_order_relaxed);
+    return serve_waiting();
+  }
+  if (good)
+    slot.copy.copied(world_, *target, slot.header);
+  slot.state.store(State::running, std::memory_order_relaxed);
+  answer(slot, good ? Status::ok : Status::fault,
+         slot.copy.way == Copy::Way::out ? slot.copy.bytes : 0);
+  finish(slot, target);
+  const auto index = static_cast<uint32_t>(&slot - slots_.get());
+  std::erase(order_, index);
+  free_.push_back(index);
+  take_note();
+  serve_waiting();
 }
 
 // What an answered request leaves behind: its place, and after a failure the halt of its run.

@@ -2,13 +2,16 @@
 // The owner's end of a link: serves peers' requests on this process's unpinned regions after the
 // checks a NIC would make, each by its row of the table (handler.h).
 //
-// Runs under the device's progress lock, on the service thread or a polling thread of the program.
-// Whoever takes that lock after making a region or a queue pair unusable knows that nothing lands
-// any more: that is the barrier of deregistration, destroy, and a move to ERR or RESET.
+// Handlers run under the device's progress lock, on the service thread or a polling thread of the
+// program. Copies from and to the program's memory, which may take any time to come, are left as
+// errands (link/progress.h) to the service's threads. Whoever calls Progress::barrier() after
+// making a region or a queue pair unusable knows that nothing lands any more: that is the barrier
+// of deregistration, destroy, and a move to ERR or RESET.
 //
 // A request waits in a slot until it is answered. Nothing is allocated for one, and a peer that
 // asks for far more than it may is cut off: there are two slots for each credit, because one is
-// free only some instants after its reply has gone.
+// free only some instants after its reply has gone. A few copies of a peer are under way at a time,
+// so that it cannot have all threads sleep in its.
 #pragma once
 
 #include "link/channel.h"
@@ -36,10 +39,18 @@ private:
 
   //   free -> waiting -> running -> answered -> free      run() has answered when it returns
   //                      running -> later -> answered     another answers; the service thread frees
+  //                      running -> copying -> answered   so does who has copied
+  //                                 copying -> waiting    a barrier was first
   // Only `answered` is entered without the progress lock.
-  enum class State : uint8_t { free, waiting, running, later, answered };
+  enum class State : uint8_t { free, waiting, running, later, copying, answered };
 
-  struct Slot {
+  struct Slot final : link::Errand {
+    void run() override;
+    Of of() const noexcept override;
+    bool stands() noexcept override;
+    void put_aside() noexcept override;
+    void again() noexcept override;
+
     Atomic<State> state{State::free};
     uint64_t arrival = 0; // among the messages of the channel
     std::optional<link::RxBuffer> message;
@@ -49,9 +60,13 @@ private:
     std::byte* out = nullptr;
     ReplyHeader reply{};
     Status status = Status::ok;
+    Copy copy{};
+    const registration::Regions* regions = nullptr; // of the copy
+    Responder* responder = nullptr;                 // whose it is
+    std::shared_ptr<Responder> copier;              // the same, until it has been copied
   };
 
-  enum class Started { done, later, unsettled, no_room };
+  enum class Started : uint8_t { done, later, unsettled, no_room };
 
   const HandlerRow& row_of(const RequestHeader& header) const;
   bool waits_for_another(size_t place) const;
@@ -65,6 +80,10 @@ private:
   void take_note();
   void retry_soon();
   void answer(Slot& slot, Status status, size_t payload) noexcept; // any thread
+  void begin_copies();
+  void copy(Slot& slot); // a thread that may sleep
+  bool make_copy(const Slot& slot) const noexcept;
+  void copied(Slot& slot, bool good);
 
   World& world_;
   const std::shared_ptr<link::Channel> channel_;
@@ -80,6 +99,9 @@ private:
   uint32_t retries_ = 0;       // since a queue pair was settled
   std::vector<uint64_t> lent_; // handles of those that have lent something over this link
   uint64_t arrivals_ = 0;
+  static constexpr uint32_t copies_max = 8; // with the service, or asleep
+  uint32_t copies_ = 0;
+  std::vector<uint32_t> to_copy_; // beyond these
   // An acknowledgement that waits for the requests before it, which may name keys that it lets go.
   struct Note {
     uint32_t number;

@@ -39,7 +39,7 @@ TEST_CASE("what was not used is kept for no longer than 100 ms", "[spin]") {
   CHECK(at_once == 25);
 }
 
-TEST_CASE("who loses its processor while it looks sleeps for a while", "[spin]") {
+TEST_CASE("where others want the processor it sleeps for a while", "[spin]") {
   Spin spin(50us, 2);
   spin.round(1s, 1s + 3us);
   CHECK(spin.allowed(1s + 3us) == 50us);
@@ -47,4 +47,20 @@ TEST_CASE("who loses its processor while it looks sleeps for a while", "[spin]")
   CHECK(spin.allowed(1s + 3ms) == 0us);
   CHECK(spin.allowed(1s + 102ms) == 0us);
   CHECK(spin.allowed(1s + 104ms) == 50us);
+}
+
+TEST_CASE("where others want the processor again and again it sleeps for longer", "[spin]") {
+  Spin spin(50us, 2);
+  std::chrono::nanoseconds now = 1s;
+  for (const auto pause : {100ms, 200ms, 400ms, 800ms, 1600ms, 3200ms, 3200ms}) {
+    spin.round(now, now + 3ms);
+    now += 3ms;
+    CHECK(spin.allowed(now + pause - 1ms) == 0us);
+    CHECK(spin.allowed(now + pause) == 50us);
+    now += pause + 1ms;
+  }
+  now += 3200ms;
+  spin.round(now, now + 3ms);
+  CHECK(spin.allowed(now + 102ms) == 0us);
+  CHECK(spin.allowed(now + 104ms) == 50us);
 }

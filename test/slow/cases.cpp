@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+#include "cases.h"
+
+#include <algorithm>
+
+namespace slow {
+
+const char* word(Habit habit) {
+  switch (habit) {
+  case Habit::polls:
+    return "polls";
+  case Habit::sleeps:
+    return "sleeps";
+  default:
+    return "asks";
+  }
+}
+
+const char* said(Habit habit) {
+  switch (habit) {
+  case Habit::polls:
+    return "its owner polls";
+  case Habit::sleeps:
+    return "its owner calls no verb";
+  default:
+    return "its owner has requests of its own";
+  }
+}
+
+const char* word(ibv_wr_opcode opcode) {
+  return opcode == IBV_WR_RDMA_READ ? "read" : "write";
+}
+
+const char* said(ibv_wr_opcode opcode) {
+  return opcode == IBV_WR_RDMA_READ ? "READ" : "WRITE";
+}
+
+double Times::median() const {
+  std::vector<double> sorted = all_;
+  std::sort(sorted.begin(), sorted.end());
+  return sorted.empty() ? 0 : sorted[sorted.size() / 2];
+}
+
+double Times::longest() const {
+  return all_.empty() ? 0 : *std::max_element(all_.begin(), all_.end());
+}
+
+double noise(const Options& options, double without) {
+  return without + ms(options.page) / 4;
+}
+
+Milliseconds patience(const Options& options) {
+  return 4 * options.page + Milliseconds(10000);
+}
+
+size_t lead(size_t bytes) {
+  return bytes > page_bytes ? margin / 4 : 0;
+}
+
+Request slow_request(End& end, ibv_wr_opcode opcode, size_t which, size_t bytes) {
+  return {opcode,
+          end.fast().memory + scratch,
+          end.fast().mr->lkey,
+          bytes,
+          end.peer_slow_page(which) - lead(bytes),
+          end.peer_slow().rkey};
+}
+
+namespace {
+
+Request small_request(End& end, unsigned queue, bool read) {
+  const size_t at = size_t{queue} * 2 * small;
+  return {read ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE,
+          end.fast().memory + at,
+          end.fast().mr->lkey,
+          small,
+          end.peer_fast().memory + at + (read ? small : 0),
+          end.peer_fast().rkey};
+}
+
+} // namespace
+
+Waits traffic(End& end, const std::vector<unsigned>& queues, const std::vector<unsigned>& cqs,
+              const std::function<bool()>& over) {
+  Waits waits;
+  std::vector<bool> under_way(queues.size());
+  auto moved = Clock::now();
+  for (bool last = false;;) {
+    last = last || over();
+    bool none = true;
+    for (size_t i = 0; i < queues.size(); ++i) {
+      Queue& q = end.queue(queues[i]);
+      if (under_way[i] && end.idle(queues[i])) {
+        under_way[i] = false;
+        moved = Clock::now();
+        waits.longest = std::max(waits.longest, ms(q.done_at - q.posted_at));
+        ++waits.requests;
+      }
+      if (!under_way[i] && !last) {
+        end.post(queues[i], small_request(end, queues[i], waits.requests % 2 == 1));
+        under_way[i] = true;
+      }
+      none = none && !under_way[i];
+    }
+    if (last && none)
+      break;
+    bool any = false;
+    for (const unsigned cq : cqs)
+      any = end.poll(cq) || any;
+    if (!any)
+      std::this_thread::yield();
+    if (Clock::now() - moved > 2 * patience(end.options())) {
+      complain("requests of other queue pairs do not complete");
+      break;
+    }
+  }
+  for (const unsigned i : queues)
+    if (end.queue(i).status != 0)
+      complain("queue pair %u: %s", i,
+               ibv_wc_status_str(static_cast<ibv_wc_status>(end.queue(i).status.load())));
+  return waits;
+}
+
+void warm_up(End& end) {
+  for (unsigned i = 0; i < end.queues(); ++i)
+    for (const bool read : {false, true}) {
+      end.post(i, small_request(end, i % 64, read));
+      if (!end.wait(i, Milliseconds(30000)) || end.queue(i).status != 0)
+        complain("the first request of queue pair %u fails", i);
+    }
+  // And the keys of the region with the slow pages, at an ordinary one.
+  for (const ibv_wr_opcode opcode : {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ}) {
+    Request request = slow_request(end, opcode, 0, small);
+    request.remote = end.peer_slow().memory;
+    end.post(slow_queue, request);
+    if (!end.wait(slow_queue, Milliseconds(30000)) || end.queue(slow_queue).status != 0)
+      complain("a request of the slow region fails at an ordinary page");
+  }
+}
+
+} // namespace slow

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// What is promised of a process one of whose pages is slow to come. Each case is two halves that
+// run at the same time, in the process that owns the memory asked for and in the one that asks.
+#pragma once
+
+#include "end.h"
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace slow {
+
+struct Case {
+  std::string name;
+  std::string promise;
+  Setup setup;
+  std::function<void(End&)> owner, initiator;
+  // Why the case has no meaning where registered memory has all its pages; empty where it has.
+  std::string not_pinned;
+};
+
+// The other queue pairs of the process, and the order of the slow one.
+void add_queue_cases(const Options& options, std::vector<Case>& to);
+// What the process whose page is slow calls meanwhile, its fault handler and its threads.
+void add_owner_cases(const Options& options, std::vector<Case>& to);
+// The end of regions and queue pairs under a slow request.
+void add_end_cases(const Options& options, std::vector<Case>& to);
+
+// How a program owns memory: one thread polls its completion queues all the while, nobody calls any
+// verb, or it has requests of its own to the peer.
+enum class Habit { polls, sleeps, asks };
+const char* word(Habit habit); // for names
+const char* said(Habit habit); // for promises
+
+const char* word(ibv_wr_opcode opcode);
+const char* said(ibv_wr_opcode opcode);
+
+// How long one of many calls took.
+class Times {
+public:
+  template <typename F> void time(F&& f) {
+    const auto from = Clock::now();
+    f();
+    all_.push_back(ms(Clock::now() - from));
+  }
+  size_t count() const { return all_.size(); }
+  double median() const;
+  double longest() const;
+
+private:
+  std::vector<double> all_;
+};
+
+// What may pass for the noise of a busy machine: what the same took without slow pages, and a
+// quarter of what a slow page takes.
+double noise(const Options& options, double without);
+
+// A request for slow page `which` of the peer, on the slow queue pair: `bytes` with the page in
+// them.
+Request slow_request(End& end, ibv_wr_opcode opcode, size_t which, size_t bytes);
+// Where such a request begins, before the start of the page.
+size_t lead(size_t bytes);
+
+// Small requests on these queue pairs, one at a time on each, until `over`.
+struct Waits {
+  double longest = 0; // ms from the post to the completion
+  uint64_t requests = 0;
+};
+Waits traffic(End& end, const std::vector<unsigned>& queues, const std::vector<unsigned>& cqs,
+              const std::function<bool()>& over);
+
+// One request on each queue pair, so that links stand and keys are known.
+void warm_up(End& end);
+
+// How long a case waits for what must come, before it says that it does not.
+Milliseconds patience(const Options& options);
+
+} // namespace slow

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// One slow page, and the other queue pairs of the process; and what is behind it on its own.
+#include "cases.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace slow {
+namespace {
+
+const std::vector<unsigned> others{1, 2, 3};
+constexpr size_t flag_at = scratch - 64; // in the fast region
+
+// The rounds without a slow page that the others are compared with.
+size_t rounds_without(const Options& options) {
+  return std::max<size_t>(options.pages / 4, 1);
+}
+
+void judge(const Options& options, const char* whose, const Waits& with, double without) {
+  note("%s: longest of %llu requests %.2f ms; without slow pages %.2f ms", whose,
+       static_cast<unsigned long long>(with.requests), with.longest, without);
+  if (with.longest > noise(options, without))
+    complain("%s: a request waited for a slow page that was not its own: %.0f ms", whose,
+             with.longest);
+  if (options.strict && with.longest > without + 1)
+    complain("%s: a request waited more than 1 ms longer than without slow pages", whose);
+}
+
+// The queue pairs that ask for slow pages, each for one at the same time.
+std::vector<unsigned> slow_queues(unsigned at_once) {
+  std::vector<unsigned> queues{slow_queue};
+  for (unsigned i = 1; i < at_once; ++i)
+    queues.push_back(usual_queues + i - 1);
+  return queues;
+}
+
+// The pages of the peer: the slow queue pairs ask for one after the other.
+void others_initiator(End& end, ibv_wr_opcode opcode, unsigned at_once) {
+  const Options& options = end.options();
+  warm_up(end);
+  end.meet();
+  Waits without, with;
+  for (size_t i = 0; i < rounds_without(options); ++i) {
+    const auto until = Clock::now() + options.page;
+    const Waits w = traffic(end, others, {0, 1}, [&] {
+      if (end.idle(slow_queue)) {
+        Request request = slow_request(end, opcode, 0, small);
+        request.remote = end.peer_slow().memory;
+        end.post(slow_queue, request);
+      }
+      return Clock::now() >= until;
+    });
+    without.longest = std::max(without.longest, w.longest);
+  }
+  must(end.wait(slow_queue, patience(options)), "the end of the requests without slow pages");
+  end.meet();
+  double shortest_slow = 1e9;
+  const std::vector<unsigned> askers = slow_queues(at_once);
+  const auto all_idle = [&] {
+    return std::all_of(askers.begin(), askers.end(), [&](unsigned q) { return end.idle(q); });
+  };
+  for (size_t i = 0; i + at_once <= options.pages && complaints() == 0; i += at_once) {
+    const auto local = [&](size_t k) { return end.fast().memory + scratch + k * small; };
+    for (size_t k = 0; k < at_once; ++k) {
+      if (opcode == IBV_WR_RDMA_WRITE)
+        fill(local(k), small, 0xA00 + i + k);
+      Request request = slow_request(end, opcode, i + k, small);
+      request.local = local(k);
+      end.post(askers[k], request);
+    }
+    const auto least = Clock::now() + (options.pinned ? options.page / 8 : Milliseconds(0));
+    const Waits w =
+        traffic(end, others, {0, 1}, [&] { return all_idle() && Clock::now() >= least; });
+    with.longest = std::max(with.longest, w.longest);
+    with.requests += w.requests;
+    for (size_t k = 0; k < at_once; ++k) {
+      const Queue& asker = end.queue(askers[k]);
+      if (!end.idle(askers[k]) || asker.status != 0)
+        complain("the request that met the slow page does not complete well");
+      shortest_slow = std::min(shortest_slow, ms(asker.done_at - asker.posted_at));
+      if (opcode == IBV_WR_RDMA_READ && !matches(local(k), small, SlowPages::value(i + k)))
+        complain("the READ of a slow page met other bytes");
+    }
+  }
+  note("slow requests: shortest %.0f ms", shortest_slow);
+  if (!options.pinned && shortest_slow < ms(options.page) * 0.9)
+    complain("a slow request completed before its page came");
+  judge(options, "other queue pairs", with, without.longest);
+  end.meet();
+}
+
+void others_owner(End& end, ibv_wr_opcode opcode, Habit habit, unsigned at_once) {
+  const Options& options = end.options();
+  if (habit == Habit::polls)
+    end.start_polling();
+  const auto until_met = [&] {
+    Waits own;
+    if (habit == Habit::asks)
+      own = traffic(end, {2, 3}, {1}, [&] { return end.awaited(); });
+    end.meet();
+    return own;
+  };
+  if (habit == Habit::asks)
+    warm_up(end);
+  end.meet();
+  end.longest_poll();
+  const Waits own_without = until_met();
+  const double poll_without = ms(end.longest_poll());
+  const Waits own = until_met();
+  const double poll_with = ms(end.longest_poll());
+  if (habit == Habit::asks)
+    judge(options, "the owner's own requests", own, own_without.longest);
+  if (habit == Habit::polls) {
+    note("longest ibv_poll_cq of the owner %.2f ms; without slow pages %.2f ms", poll_with,
+         poll_without);
+    if (poll_with > noise(options, poll_without))
+      complain("ibv_poll_cq of the owner waited for a slow page: %.0f ms", poll_with);
+  }
+  const size_t pages = options.pages / at_once * at_once;
+  if (!options.pinned && end.pages()->asked() != pages)
+    complain("%zu of %zu pages were asked for", end.pages()->asked(), pages);
+  for (size_t i = 0; i < pages && opcode == IBV_WR_RDMA_WRITE; ++i)
+    if (end.pages()->has_come(i) && !matches(end.slow_page(i), small, 0xA00 + i))
+      complain("the bytes of the WRITE to slow page %zu are not there", i);
+}
+
+// A slow request on queue pair 0 and a flag behind it: the flag says that the bytes are there.
+constexpr size_t order_rounds = 4;
+
+void order_initiator(End& end, ibv_wr_opcode opcode) {
+  warm_up(end);
+  for (size_t i = 0; i < order_rounds; ++i) {
+    std::byte* local = end.fast().memory + scratch;
+    const size_t bytes = i % 2 == 0 ? small : large;
+    if (opcode == IBV_WR_RDMA_WRITE)
+      fill(local, bytes, 0xB00 + i);
+    const uint64_t flag = i + 1;
+    std::byte* flag_from = end.fast().memory + flag_at;
+    memcpy(flag_from, &flag, sizeof flag);
+    end.meet();
+    end.post(slow_queue, slow_request(end, opcode, i, bytes));
+    // Behind a READ only a fence keeps a WRITE.
+    end.post(slow_queue, {IBV_WR_RDMA_WRITE, flag_from, end.fast().mr->lkey, sizeof flag,
+                          end.peer_fast().memory + flag_at, end.peer_fast().rkey,
+                          opcode == IBV_WR_RDMA_READ ? static_cast<unsigned>(IBV_SEND_FENCE) : 0});
+    // And a READ that must meet what was written.
+    std::byte* again = local + scratch / 2;
+    Request read = slow_request(end, IBV_WR_RDMA_READ, i, bytes);
+    read.local = again;
+    end.post(slow_queue, read);
+    if (!end.wait(slow_queue, patience(end.options())) || end.queue(slow_queue).status != 0)
+      complain("requests of the slow queue pair do not complete well: status %d",
+               end.queue(slow_queue).status.load());
+    const size_t at = lead(bytes); // of the slow page among the bytes
+    const bool good =
+        opcode == IBV_WR_RDMA_WRITE
+            ? matches(again, bytes, 0xB00 + i)
+            : matches(local + at, std::min(bytes - at, page_bytes), SlowPages::value(i));
+    if (!good)
+      complain("a READ of %zu bytes with a slow page met other bytes", bytes);
+    end.meet();
+  }
+}
+
+void order_owner(End& end, ibv_wr_opcode opcode, Habit habit) {
+  if (habit == Habit::polls)
+    end.start_polling();
+  for (size_t i = 0; i < order_rounds; ++i) {
+    const size_t bytes = i % 2 == 0 ? small : large;
+    end.meet();
+    const auto* flag = reinterpret_cast<uint64_t*>(end.fast().memory + flag_at);
+    const auto until = Clock::now() + patience(end.options());
+    while (__atomic_load_n(flag, __ATOMIC_ACQUIRE) != i + 1 && Clock::now() < until)
+      std::this_thread::yield();
+    const bool came = end.pages()->has_come(i);
+    if (__atomic_load_n(flag, __ATOMIC_ACQUIRE) != i + 1)
+      complain("the flag behind the slow request does not come");
+    else if (!came)
+      complain("the flag came before the slow page of the request before it");
+    else if (opcode == IBV_WR_RDMA_WRITE &&
+             !matches(end.slow_page(i) - lead(bytes), bytes, 0xB00 + i))
+      complain("the flag came before the bytes of the slow request before it");
+    end.meet();
+  }
+  if (!end.options().pinned && end.pages()->asked() != order_rounds)
+    complain("%zu of %zu pages were asked for", end.pages()->asked(), order_rounds);
+}
+
+// The slow pages are the initiator's own: where a READ goes, or what a WRITE takes. A thread of its
+// own posts there; another one has the completion queue of queue pair 0, and a third the other.
+void local_initiator(End& end, ibv_wr_opcode opcode, size_t bytes) {
+  const Options& options = end.options();
+  warm_up(end);
+  const size_t rounds = std::max<size_t>(options.pages / 2, 1);
+  Waits sharing, apart, sharing_without, apart_without;
+  const auto add = [](Waits& to, const Waits& w) {
+    to.longest = std::max(to.longest, w.longest);
+    to.requests += w.requests;
+  };
+  for (size_t i = 0; i < rounds + rounds_without(options); ++i) {
+    const bool with = i < rounds;
+    std::byte* local = with ? end.slow_page(i) - lead(bytes) : end.slow_region().memory;
+    std::atomic<bool> posted{false};
+    const auto until = Clock::now() + options.page;
+    std::thread poster([&] {
+      end.post(slow_queue, {opcode, local, end.slow_region().mr->lkey, bytes,
+                            end.peer_slow().memory, end.peer_slow().rkey});
+      posted = true;
+    });
+    const auto over = [&] {
+      return posted && end.idle(slow_queue) && ((with && !options.pinned) || Clock::now() >= until);
+    };
+    Waits second;
+    std::thread other([&] { second = traffic(end, {2, 3}, {1}, over); });
+    const Waits first = traffic(end, {1}, {0}, over);
+    other.join();
+    poster.join();
+    add(with ? sharing : sharing_without, first);
+    add(with ? apart : apart_without, second);
+    if (!end.idle(slow_queue) || end.queue(slow_queue).status != 0) {
+      complain("the request of local slow memory does not complete well");
+      break;
+    }
+    // The peer's page has zeros, or what was written last.
+    if (with && opcode == IBV_WR_RDMA_READ &&
+        !std::all_of(local, local + bytes, [](std::byte b) { return b == std::byte{0}; }))
+      complain("the READ to a slow page left other bytes");
+    if (with && opcode == IBV_WR_RDMA_WRITE) {
+      std::byte* check = end.fast().memory + scratch;
+      Request read = slow_request(end, IBV_WR_RDMA_READ, 0, small);
+      read.local = check;
+      read.remote = end.peer_slow().memory + lead(bytes);
+      end.post(slow_queue, read);
+      if (!end.wait(slow_queue, patience(options)) || !matches(check, small, SlowPages::value(i)))
+        complain("the WRITE from a slow page brought other bytes");
+    }
+  }
+  if (!options.pinned && end.pages()->asked() != rounds)
+    complain("%zu of %zu pages were asked for", end.pages()->asked(), rounds);
+  judge(options, "another completion queue", apart, apart_without.longest);
+  judge(options, "the same completion queue", sharing, sharing_without.longest);
+  end.meet();
+}
+
+} // namespace
+
+void add_queue_cases(const Options& options, std::vector<Case>& to) {
+  const auto add_others = [&](ibv_wr_opcode opcode, Habit habit, unsigned at_once) {
+    Setup setup;
+    setup.slow_pages = options.pages;
+    setup.extra_queues = at_once - 1;
+    to.push_back({std::string("others_") + word(opcode) + "_" + word(habit) +
+                      (at_once > 1 ? "_several" : ""),
+                  (at_once > 1 ? std::to_string(at_once) + " slow pages at once, of " +
+                                     said(opcode) + "s, delay no other queue pair; "
+                               : std::string("a slow page of a ") + said(opcode) +
+                                     " delays no other queue pair; ") +
+                      said(habit),
+                  setup, [=](End& end) { others_owner(end, opcode, habit, at_once); },
+                  [=](End& end) { others_initiator(end, opcode, at_once); }, ""});
+  };
+  for (const Habit habit : {Habit::polls, Habit::sleeps, Habit::asks})
+    for (const ibv_wr_opcode opcode : {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ})
+      add_others(opcode, habit, 1);
+  for (const ibv_wr_opcode opcode : {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ})
+    add_others(opcode, opcode == IBV_WR_RDMA_READ ? Habit::sleeps : Habit::polls,
+               static_cast<unsigned>(std::min<size_t>(options.pages, 4)));
+  for (const Habit habit : {Habit::polls, Habit::sleeps})
+    for (const ibv_wr_opcode opcode : {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ}) {
+      Setup setup;
+      setup.slow_pages = order_rounds;
+      to.push_back({std::string("order_") + word(opcode) + "_" + word(habit),
+                    std::string("a ") + said(opcode) +
+                        " of a slow page is right, and what is behind it comes after; " +
+                        said(habit),
+                    setup, [=](End& end) { order_owner(end, opcode, habit); },
+                    [=](End& end) { order_initiator(end, opcode); }, ""});
+    }
+  for (const size_t bytes : {small, large})
+    for (const ibv_wr_opcode opcode : {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ}) {
+      Setup setup;
+      setup.slow_at_owner = false;
+      setup.slow_pages = std::max<size_t>(options.pages / 2, 1);
+      to.push_back({std::string("local_") + word(opcode) + (bytes == large ? "_large" : ""),
+                    std::string(opcode == IBV_WR_RDMA_WRITE
+                                    ? "a slow page that a WRITE takes its bytes from"
+                                    : "a slow page that a READ brings its bytes to") +
+                        " delays no other queue pair" +
+                        (bytes == large ? "; over several pages" : ""),
+                    setup, [](End& end) { end.meet(); },
+                    [=](End& end) { local_initiator(end, opcode, bytes); }, ""});
+    }
+}
+
+} // namespace slow

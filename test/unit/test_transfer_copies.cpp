@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// Copies for peers: jobs of the service's, of which a barrier knows. They run here when the test
+// says so, and in the order it says.
+#include "catch.h"
+#include "fake_channel.h"
+#include "fake_provider.h"
+#include "slow_page.h"
+#include "test_world.h"
+#include "transfer/protocol.h"
+#include "transfer/responder.h"
+
+#include <array>
+#include <atomic>
+#include <span>
+#include <thread>
+#include <vector>
+
+using namespace adverb;
+using namespace adverb::test;
+using transfer::Kind;
+using transfer::RequestHeader;
+using transfer::Status;
+
+namespace {
+
+constexpr size_t queue_pairs = 12;
+constexpr std::byte mark{7};
+
+struct FakeTarget final : transfer::Target {
+  bool allows(transfer::Right) const override { return serves; }
+  bool leaving() const override { return leaves; }
+  const ibv_pd* pd() const override { return of_pd; }
+  registration::Regions& regions() const override { return *of; }
+  bool settle_receives(const RequestHeader&) override { return true; }
+  void expect_immediate(uint64_t n, uint32_t) override { expected = n; }
+  void lent_over_lost_link() override {}
+  bool serves = true;
+  bool leaves = false;
+  uint64_t expected = 0;
+  const ibv_pd* of_pd = nullptr;
+  registration::Regions* of = nullptr;
+};
+
+struct Owner {
+  explicit Owner(std::span<std::byte> where = {}) : memory(where.empty() ? std::span(own) : where) {
+    channel = std::make_shared<FakeChannel>(progress, link::Channel::Role::server,
+                                            FakeChannel::Size{.credits = queue_pairs});
+    protocol = transfer::make_protocol(
+        bench.world, std::make_shared<transfer::Handlers>(transfer::handler_list()), targets);
+    channel->open(*protocol);
+    for (uint64_t i = 0; i < queue_pairs; ++i) {
+      all[i].of = &regions;
+      all[i].of_pd = &device.pd;
+      targets.add(i + 1, &all[i]);
+    }
+    const unsigned access =
+        IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+    CHECK_FALSE(regions.add(regions.backend(*policy::find_backend("none")),
+                            {&device.pd, memory.data(), memory.size(),
+                             reinterpret_cast<uintptr_t>(memory.data()), access,
+                             registration::Wanted::Verb::reg_mr},
+                            mr));
+    REQUIRE(mr != nullptr);
+  }
+  ~Owner() {
+    channel->end();
+    for (uint64_t i = 0; i < queue_pairs; ++i)
+      targets.remove(i + 1);
+    bench.service.run_tasks();
+    regions.close();
+  }
+
+  // To or from cell `cell` of 8 bytes, on that queue pair.
+  void ask(Kind kind, uint64_t request, uint64_t target, size_t cell) {
+    RequestHeader h{};
+    h.kind = static_cast<uint8_t>(kind);
+    h.flags = transfer::last_part | (kind == Kind::write ? transfer::with_immediate : 0);
+    h.run = 1;
+    h.target = target;
+    h.source = 77;
+    h.request = h.receive = request;
+    h.address = h.total_address = reinterpret_cast<uintptr_t>(&memory[8 * cell]);
+    h.length = 8;
+    h.total = 8;
+    h.key = mr->rkey;
+    std::vector<std::byte> message(sizeof h + (kind == Kind::write ? 8 : 0), mark);
+    memcpy(message.data(), &h, sizeof h);
+    channel->receive(message);
+  }
+  void expect(uint64_t request, Status status) {
+    const auto parsed = transfer::parse_reply(channel->take());
+    REQUIRE(parsed);
+    CHECK(parsed->header.request == request);
+    CHECK(parsed->header.status == static_cast<uint8_t>(status));
+  }
+  std::vector<service::Job*> posted() {
+    std::vector<service::Job*> out;
+    while (!bench.service.jobs.empty())
+      out.push_back(&bench.service.jobs.pop());
+    return out;
+  }
+  std::byte at(size_t cell) const { return memory[8 * cell]; }
+
+  FakeProvider device;
+  world_test::Bench bench{&FakeProvider::table()};
+  FakeProgress progress;
+  transfer::Targets targets;
+  registration::Regions regions{bench.world, &device.context};
+  std::array<FakeTarget, queue_pairs> all;
+  std::shared_ptr<link::Protocol> protocol;
+  std::shared_ptr<FakeChannel> channel;
+  alignas(4096) std::array<std::byte, 4096> own{};
+  std::span<std::byte> memory;
+  ibv_mr* mr = nullptr;
+};
+
+} // namespace
+
+TEST_CASE("a copy is made by a job, and then the request is answered") {
+  Owner owner;
+  owner.ask(Kind::write, 5, 1, 0);
+  CHECK(owner.at(0) == std::byte{0});
+  CHECK(owner.channel->sent() == 0);
+  owner.bench.service.run_tasks();
+  CHECK(owner.at(0) == mark);
+  CHECK(owner.all[0].expected == 5);
+  owner.expect(5, Status::ok);
+  owner.ask(Kind::read, 6, 1, 0);
+  owner.bench.service.run_tasks();
+  owner.expect(6, Status::ok);
+  CHECK(owner.channel->buffers_out() == 0);
+}
+
+TEST_CASE("a queue pair's requests are copied one after another, those of others at once") {
+  Owner owner;
+  owner.ask(Kind::write, 1, 1, 0);
+  owner.ask(Kind::read, 2, 1, 0);
+  owner.ask(Kind::write, 3, 2, 1);
+  const auto first = owner.posted();
+  REQUIRE(first.size() == 2);
+  first[1]->run(); // the first sleeps
+  owner.expect(3, Status::ok);
+  CHECK(owner.posted().empty());
+  first[0]->run();
+  owner.expect(1, Status::ok);
+  owner.bench.service.run_tasks();
+  owner.expect(2, Status::ok);
+}
+
+TEST_CASE("as many copies of a peer sleep as may, and the others follow") {
+  Owner owner;
+  for (uint64_t i = 1; i <= queue_pairs; ++i)
+    owner.ask(Kind::write, i, i, i);
+  auto jobs = owner.posted();
+  CHECK(jobs.size() == 8);
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    jobs[i]->run();
+    const auto more = owner.posted();
+    CHECK(more.size() == (i < queue_pairs - 8 ? 1U : 0U));
+    jobs.insert(jobs.end(), more.begin(), more.end());
+  }
+  CHECK(jobs.size() == queue_pairs);
+  CHECK(owner.channel->sent() == queue_pairs);
+}
+
+TEST_CASE("what has not begun when its region ends never lands, and is refused") {
+  Owner owner;
+  owner.ask(Kind::write, 1, 1, 0);
+  owner.ask(Kind::write, 2, 2, 1);
+  const auto jobs = owner.posted();
+  jobs[1]->run();
+  const auto ended = owner.regions.remove(owner.mr);
+  REQUIRE(ended.known);
+  owner.progress.barrier();
+  jobs[0]->run();
+  CHECK(owner.at(0) == std::byte{0});
+  CHECK(owner.at(1) == mark);
+  owner.expect(2, Status::ok);
+  owner.expect(1, Status::refused);
+}
+
+TEST_CASE("what has not begun when its queue pair ends never lands") {
+  const bool gone = GENERATE(true, false); // or in error
+  Owner owner;
+  owner.ask(Kind::write, 1, 1, 0);
+  if (gone)
+    owner.targets.remove(1);
+  else
+    owner.all[0].serves = false;
+  owner.progress.barrier();
+  owner.bench.service.run_tasks();
+  CHECK(owner.at(0) == std::byte{0});
+  CHECK(owner.all[0].expected == 0);
+  owner.expect(1, Status::refused);
+}
+
+TEST_CASE("a queue pair that leaves refuses nothing, and if it stays is served") {
+  Owner owner;
+  owner.ask(Kind::write, 1, 1, 0);
+  owner.all[0].leaves = true;
+  owner.progress.barrier();
+  owner.bench.service.run_tasks();
+  CHECK(owner.at(0) == std::byte{0});
+  CHECK(owner.channel->sent() == 0);
+  owner.all[0].leaves = false;
+  owner.bench.service.pass(std::chrono::milliseconds(10));
+  CHECK(owner.at(0) == mark);
+  owner.expect(1, Status::ok);
+}
+
+TEST_CASE("what still stands goes on behind a barrier") {
+  Owner owner;
+  owner.ask(Kind::write, 1, 1, 0);
+  owner.progress.barrier();
+  owner.bench.service.run_tasks();
+  CHECK(owner.at(0) == mark);
+  owner.expect(1, Status::ok);
+}
+
+TEST_CASE("a region that was moved under its key gets nothing that was meant for its old place") {
+  Owner owner;
+  owner.ask(Kind::write, 1, 1, 0);
+  alignas(4096) static std::array<std::byte, 4096> elsewhere{};
+  owner.all[0].of->change(
+      owner.mr, {IBV_REREG_MR_CHANGE_TRANSLATION, nullptr, elsewhere.data(), elsewhere.size(), 0},
+      [](const auto&, auto*&) { return 0; });
+  owner.progress.barrier({.regions = &owner.regions, .key = owner.mr->rkey});
+  owner.bench.service.run_tasks();
+  CHECK(owner.at(0) == std::byte{0});
+  owner.expect(1, Status::refused);
+}
+
+TEST_CASE("copies at a page where another is under way are put aside, and take no thread") {
+  SlowPage page;
+  if (!page) {
+    WARN("not run: userfaultfd is not permitted");
+    return;
+  }
+  Owner owner(page.memory());
+  for (uint64_t i = 1; i <= queue_pairs; ++i)
+    owner.ask(Kind::write, i, i, i);
+  auto jobs = owner.posted();
+  REQUIRE(jobs.size() == 8);
+  std::thread sleeper([&] { jobs[0]->run(); });
+  page.await();
+  size_t ran = 1;
+  for (size_t at = 1; at < jobs.size(); ++at, ++ran) {
+    jobs[at]->run(); // returns at once
+    const auto more = owner.posted();
+    jobs.insert(jobs.end(), more.begin(), more.end());
+  }
+  CHECK(ran == queue_pairs);
+  CHECK(owner.channel->sent() == 0);
+  owner.progress.barrier({.target = 5}); // stands, and is not waited for
+  page.come();
+  sleeper.join();
+  owner.bench.service.run_tasks();
+  CHECK(owner.channel->sent() == queue_pairs);
+}
+
+TEST_CASE("a barrier waits for a WRITE of its scope that has begun, and for no other") {
+  SlowPage page;
+  if (!page) {
+    WARN("not run: userfaultfd is not permitted");
+    return;
+  }
+  Owner owner(page.memory());
+  owner.ask(Kind::write, 1, 1, 0);
+  const auto jobs = owner.posted();
+  std::thread sleeper([&] { jobs[0]->run(); });
+  page.await();
+  owner.targets.remove(1);
+  owner.targets.remove(2);
+  owner.progress.barrier({.target = 2});
+  std::atomic<bool> over{false};
+  std::thread ender([&] {
+    owner.progress.barrier({.target = 1});
+    over = true;
+  });
+  owner.progress.barrier({.target = 2}); // also while the other waits
+  owner.progress.barrier({.regions = &owner.regions, .key = owner.mr->rkey + 1});
+  CHECK_FALSE(over);
+  page.come();
+  ender.join();
+  sleeper.join();
+  CHECK(owner.at(0) == mark);
+}
+
+TEST_CASE("a READ that has begun is of no effect behind a barrier, and is not waited for") {
+  SlowPage page;
+  if (!page) {
+    WARN("not run: userfaultfd is not permitted");
+    return;
+  }
+  Owner owner(page.memory());
+  owner.ask(Kind::read, 1, 1, 0);
+  const auto jobs = owner.posted();
+  std::thread sleeper([&] { jobs[0]->run(); });
+  page.await();
+  const auto ended = owner.regions.remove(owner.mr);
+  owner.progress.barrier({.regions = &owner.regions, .key = ended.key->value()});
+  page.come();
+  sleeper.join();
+  owner.expect(1, Status::refused);
+}
+
+TEST_CASE("what has not begun when the link ends never lands") {
+  Owner owner;
+  owner.ask(Kind::write, 1, 1, 0);
+  owner.channel->end();
+  owner.bench.service.run_tasks();
+  CHECK(owner.at(0) == std::byte{0});
+  CHECK(owner.channel->buffers_out() == 0);
+}
