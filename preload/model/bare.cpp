@@ -89,47 +89,43 @@ bool BareRequests::may_be_lent(const ibv_send_wr& wr, uint32_t traits) const noe
              std::min<size_t>(lent_elements_max, parts_.elements_most);
 }
 
+// No exception may leave: who posts holds the queue pair's lock by hand.
+bool BareRequests::lend(const ibv_send_wr& wr, std::span<ibv_sge> elements, size_t& lent) noexcept {
+  try {
+    for (const ibv_sge& own : std::span(wr.sg_list, static_cast<size_t>(wr.num_sge))) {
+      if (own.length == 0)
+        continue; // its key is not looked at; a reserved one might be
+      ibv_sge& element = elements[lent] = own;
+      Lent& one = lent_.push();
+      ++lent;
+      one.report = asked_ + 1;
+      if (parts_.elements.lend_out(element, one.hold) == ENOMEM) [[unlikely]]
+        return false;
+    }
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
+
 int BareRequests::post_lent(ibv_send_wr& wr, ibv_send_wr** bad) {
   settle();
   if (!has_room_for(1)) [[unlikely]]
     return not_bare;
-  try {
-    lent_.reserve(static_cast<size_t>(wr.num_sge));
-  } catch (const std::bad_alloc&) {
-    return not_bare;
-  }
   std::array<ibv_sge, lent_elements_max> elements; // NOLINT: set one by one
-  int used = 0;
   size_t lent = 0;
-  const auto take_back = [&] {
-    for (; lent != 0; --lent) {
-      parts_.elements.give_back(lent_.back().hold);
-      lent_.unpush();
-    }
-  };
-  for (const ibv_sge& own : std::span(wr.sg_list, static_cast<size_t>(wr.num_sge))) {
-    if (own.length == 0)
-      continue; // its key is not looked at; a reserved one might be
-    ibv_sge& element = elements[static_cast<size_t>(used++)] = own;
-    Lent& one = lent_.push();
-    one.report = asked_ + 1;
-    if (parts_.elements.lend_out(element, one.hold) == ENOMEM) [[unlikely]] {
-      lent_.unpush();
-      take_back();
-      return not_bare; // which says why
-    }
-    if (one.hold)
-      ++lent;
-    else
-      lent_.unpush();
+  if (!lend(wr, elements, lent)) [[unlikely]] {
+    give_back_last(lent);
+    return not_bare; // which tries again, and says why not
   }
   ibv_send_wr mine = wr;
   mine.sg_list = elements.data();
-  mine.num_sge = used;
-  open_.store(false, std::memory_order_relaxed); // the provider's doorbell comes after it
+  mine.num_sge = static_cast<int>(lent);
+  if (lent != 0)
+    open_.store(false, std::memory_order_relaxed); // the provider's doorbell comes after it
   ibv_send_wr* unused = nullptr;
   if (const int rc = parts_.post_send(parts_.qp, &mine, &unused); rc != 0) [[unlikely]] {
-    take_back();
+    give_back_last(lent);
     open_.store(is_open_ && lent_.empty());
     *bad = &wr;
     return rc;
@@ -139,15 +135,27 @@ int BareRequests::post_lent(ibv_send_wr& wr, ibv_send_wr** bad) {
   return 0;
 }
 
-void BareRequests::give_back_heard() noexcept {
-  for (; !lent_.empty() && left(lent_.front().report) <= 0; lent_.pop())
+void BareRequests::give_back_last(size_t lent) noexcept {
+  for (; lent != 0; --lent, lent_.unpush())
+    if (lent_.back().hold)
+      parts_.elements.give_back(lent_.back().hold);
+}
+
+void BareRequests::give_back_first() noexcept {
+  if (lent_.front().hold)
     parts_.elements.give_back(lent_.front().hold);
+  lent_.pop();
+}
+
+void BareRequests::give_back_heard() noexcept {
+  while (!lent_.empty() && left(lent_.front().report) <= 0)
+    give_back_first();
   open_.store(is_open_ && lent_.empty());
 }
 
 void BareRequests::give_back_all() noexcept {
-  for (; !lent_.empty(); lent_.pop())
-    parts_.elements.give_back(lent_.front().hold);
+  while (!lent_.empty())
+    give_back_first();
 }
 
 } // namespace adverb::model

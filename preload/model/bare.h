@@ -214,12 +214,17 @@ private:
 
   // What stands in for an element until the report of that number has come.
   struct Lent {
-    registration::Hold hold;
+    registration::Hold hold; // none: the element stands as it is
     uint32_t report = 0;
   };
   static constexpr size_t lent_elements_max = 4; // of one request
   bool may_be_lent(const ibv_send_wr& wr, uint32_t traits) const noexcept;
   int post_lent(ibv_send_wr& wr, ibv_send_wr** bad);
+  // Copies the elements with bytes to `elements`, of which `lent` are then used, each with a Lent.
+  // False: not all could be made usable; those that were are still lent.
+  bool lend(const ibv_send_wr& wr, std::span<ibv_sge> elements, size_t& lent) noexcept;
+  void give_back_last(size_t lent) noexcept;
+  void give_back_first() noexcept;
   void give_back_heard() noexcept;
   void give_back_all() noexcept;
 

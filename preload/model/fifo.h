@@ -13,17 +13,13 @@ public:
   bool empty() const noexcept { return first_ == all_.size(); }
   T& front() noexcept { return all_[first_]; }
   T& back() noexcept { return all_.back(); }
-  // May throw bad_alloc, and then has done nothing; not after reserve().
+  // May throw bad_alloc, and then has done nothing.
   T& push() {
-    reserve(1);
+    if (all_.size() == all_.capacity()) [[unlikely]]
+      make_place();
     return all_.emplace_back();
   }
   void unpush() noexcept { all_.pop_back(); } // the last
-  // Place for so many more.
-  void reserve(size_t more) {
-    if (all_.capacity() - all_.size() < more) [[unlikely]]
-      make_place(more);
-  }
   void pop() noexcept {
     if (++first_ == all_.size())
       clear();
@@ -34,14 +30,13 @@ public:
   }
 
 private:
-  [[gnu::noinline]] void make_place(size_t more) {
+  [[gnu::noinline]] void make_place() {
     if (first_ > all_.size() / 2) { // what has left makes room before more is asked for
       all_.erase(all_.begin(), all_.begin() + static_cast<std::ptrdiff_t>(first_));
       first_ = 0;
+      return;
     }
-    const size_t wanted = all_.size() + more;
-    if (wanted > all_.capacity())
-      all_.reserve(wanted > 2 * all_.capacity() ? wanted : 2 * all_.capacity());
+    all_.reserve(all_.empty() ? 1 : 2 * all_.size());
   }
 
   std::vector<T> all_;

@@ -122,7 +122,7 @@ void Qp::part_from_peer() {
   }
   if (initiator)
     initiator->detach(handle);
-  context_->barrier();
+  context_->barrier({.target = handle_});
 }
 
 // Takes it away from peers, whose requests are refused from here on, and what they were lent. The
@@ -130,7 +130,7 @@ void Qp::part_from_peer() {
 void Qp::end_target() {
   if (may_link_)
     world().targets().remove(handle_);
-  context_->barrier();
+  context_->barrier({.target = handle_});
   for (auto& [id, grant] : grants)
     context_->regions().revoke(grant);
   grants.clear();
@@ -276,11 +276,16 @@ void Qp::ask_peer() {
     return;
   }
   peer_ = Peer::asking;
-  world().links().bind(local(), transfer::protocol_id,
-                       [weak = weak_from_this(), handle = handle_](const link::Bound& bound) {
-                         if (const auto self = weak.lock())
-                           self->on_bound(handle, bound);
-                       });
+  try {
+    world().links().bind(local(), transfer::protocol_id,
+                         [weak = weak_from_this(), handle = handle_](const link::Bound& bound) {
+                           if (const auto self = weak.lock())
+                             self->on_bound(handle, bound);
+                         });
+  } catch (...) { // who comes next asks again
+    peer_ = Peer::unknown;
+    throw;
+  }
 }
 
 // Said as soon as it is known: the peer's first access will be refused by the device, and a soft
@@ -331,10 +336,15 @@ steering::Facts Qp::facts(const steering::Request& r) {
     return facts;
   facts.remote_address = steering::remote_address(r.wr);
   if (facts.peer == Peer::linked) {
-    if (messages_.down())
+    if (messages_.down()) {
       facts.peer = Peer::lost; // on_down() comes, and settles first what is under way
-    else
+    } else {
       facts.key = messages_.verdict(steering::remote_key(r.wr));
+      // What has to wait for the device's lane is asked meanwhile.
+      // And one that is sent in vain would be passed by what it must not be: order "relaxed".
+      facts.key_likely_virtual = messages_.key_likely_virtual() && !device_.busy() &&
+                                 send_.order() == steering::Order::strict;
+    }
   }
   return facts;
 }

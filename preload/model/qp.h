@@ -133,6 +133,7 @@ private:
   bool connected() const noexcept { return type_ == IBV_QPT_RC || type_ == IBV_QPT_UC; }
   Queue::Refused issue(uint64_t from, bool whole = false);
   bool open_bare();
+  void bring_in(const ibv_send_wr* list);
   [[gnu::noinline]] int post_contended(ibv_send_wr* list, ibv_send_wr** bad);
   [[gnu::noinline]] int post_locked(ibv_send_wr* list, ibv_send_wr** bad);
   int post_by_ring(ibv_send_wr* list, ibv_send_wr** bad);

@@ -113,9 +113,18 @@ void QpLane::give_back(size_t first, size_t count) {
 void QpLane::want_drained(const Request& next) {
   commit();
   wish();
-  if (!busy() || last_.signaled || marker_ != Marker::none)
-    return;
-  const auto opcode = marker_for(next);
+  if (lacks_marker())
+    post_marker(marker_for(next));
+}
+
+void QpLane::want_flushed() {
+  commit();
+  wish();
+  if (lacks_marker())
+    post_marker(IBV_WR_RDMA_WRITE);
+}
+
+void QpLane::post_marker(std::optional<ibv_wr_opcode> opcode) {
   if (!opcode || !device_.take_marker())
     return;
   ibv_send_wr wr{};

@@ -53,6 +53,8 @@ public:
       post_batch();
   }
   void want_drained(const steering::Request& next) override;
+  // The queue pair is in error, and somebody waits for all that is with the device.
+  void want_flushed();
   bool report(const steering::Request& next) override;
   void unreport() override;
   // Nothing will say that what `next` is fenced off from has come, but the device knows by itself.
@@ -158,6 +160,10 @@ private:
     bool staged = false; // what an atomic brings comes to staging, and nothing reports it
   };
   InFlight in_flight();
+  void post_marker(std::optional<ibv_wr_opcode> opcode);
+  bool lacks_marker() const noexcept {
+    return busy() && !last_.signaled && marker_ == Marker::none;
+  }
   std::optional<ibv_wr_opcode> marker_for(const steering::Request& next);
   // The elements of the batch's request `at`.
   std::span<ibv_sge> elements_of(size_t at) noexcept {

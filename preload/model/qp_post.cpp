@@ -61,8 +61,19 @@ bool Qp::open_bare() {
   return state_ >= IBV_QPS_RTS && !binds_ && send_.open_bare();
 }
 
+// What is slow to come keeps nobody waiting but who posts it.
+void Qp::bring_in(const ibv_send_wr* list) {
+  lock_.unlock();
+  for (; list != nullptr; list = list->next)
+    if ((list->send_flags & IBV_SEND_INLINE) == 0 && list->num_sge > 0 &&
+        static_cast<uint32_t>(list->num_sge) <= ring_.sges())
+      context_->regions().bring_in(pd_->verbs, {list->sg_list, static_cast<size_t>(list->num_sge)});
+  lock_.lock();
+}
+
 // The same.
 int Qp::post_by_ring(ibv_send_wr* list, ibv_send_wr** bad) {
+  bring_in(list);
   const std::lock_guard hold(lock_, std::adopt_lock);
   if (state_ < IBV_QPS_RTS) {
     *bad = list;
@@ -157,6 +168,7 @@ int Qp::post_recv(ibv_recv_wr* wr, ibv_recv_wr** bad) {
     *bad = wr;
     return EINVAL;
   }
+  receive_->bring_in(wr);
   const std::lock_guard hold(lock_);
   return post_receives(*receive_, wr, bad, [this](ibv_recv_wr* mine) {
     ibv_recv_wr* unused = nullptr;
@@ -180,6 +192,8 @@ Qp::Built& Qp::build() {
 }
 
 int Qp::commit() {
+  for (const Built& b : std::span(build_list_).first(built_))
+    context_->regions().bring_in(pd_->verbs, b.sges);
   std::unique_lock hold(lock_);
   const uint64_t from = ring_.tail();
   int rc = build_error_;

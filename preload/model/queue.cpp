@@ -33,11 +33,17 @@ Queue::~Queue() {
 }
 
 [[gnu::always_inline]] inline bool Queue::choose_way(Request& r) {
+  // As a replay: a peer that has just gone shall be told of by the device's own timers.
+  if (r.unasked == steering::Unasked::device && !host_.may_replay()) [[unlikely]]
+    return false;
   // A question that is answered at once is followed by one more look.
   for (int looks = 0; looks < 2; ++looks) {
     const steering::Facts facts = host_.facts(r);
     r.epoch = facts.key.epoch;
-    const steering::Choice choice = steering::choose(facts, table_);
+    const steering::Choice choice =
+        r.unasked == steering::Unasked::device
+            ? steering::Choice{Fit::yes, table_.back(), table_.size() - 1}
+            : steering::choose(facts, table_);
     switch (choice.fit) {
     case Fit::yes: {
       auto& way = ways_[choice.index];
@@ -70,6 +76,11 @@ Queue::~Queue() {
       return false;
     r.in_place = true;
   }
+  // One behind it that was there first (order "relaxed") would be taken for the later one.
+  if (&lane == &device_ && device_.has_later(r.seq)) [[unlikely]] {
+    device_.want_drained(r);
+    return false;
+  }
   for (steering::Lane* const each : lanes_)
     if (steering::is_fenced_off(r, *each) ||
         (each != &lane && steering::must_wait(r, *each, order_))) {
@@ -99,7 +110,8 @@ Queue::~Queue() {
 }
 
 [[gnu::always_inline]] inline Queue::Step Queue::issue(Request& r, int& why) {
-  if (mode_ == Mode::failed)
+  // What has begun was there before what failed (order "relaxed"), and goes on.
+  if (mode_ == Mode::failed && r.stage == Stage::queued)
     return issue_flush(r);
   if (gate_ == Gate::paused && (r.stage == Stage::queued))
     return Step::wait;
@@ -190,8 +202,11 @@ Queue::Refused Queue::turn(uint64_t sync, bool whole) {
   if (oldest_is_done())
     retire();
   // It passed one that the device does not report by itself: order "relaxed".
-  if (done_below_ > ring_.head() && device_.busy()) [[unlikely]]
+  if (done_below_ > ring_.head() && device_.busy() && gate_ != Gate::stopped) [[unlikely]]
     device_.want_drained(ring_.at(done_below_ - 1));
+  // Nothing else may tell what the device had done by then.
+  if (flushed_from_ != UINT64_MAX && device_.busy() && gate_ != Gate::stopped) [[unlikely]]
+    device_.want_flushed();
   return refused;
 }
 
@@ -201,9 +216,16 @@ void Queue::retire(uint64_t announced) {
   assert(oldest_is_done());
   do {
     Request& r = ring_.at(ring_.head());
-    if (error_left_ && r.result.wc.status == IBV_WC_SUCCESS) [[unlikely]] {
-      r.result = {}; // it had passed the one that failed: order "relaxed"
+    // It had passed the one that failed: order "relaxed".
+    const bool passed = error_left_ && r.result.wc.status == IBV_WC_SUCCESS;
+    if (passed || r.seq >= flushed_from_) [[unlikely]] {
+      r.result = {};
       r.result.wc.status = IBV_WC_WR_FLUSH_ERR;
+    }
+    if (cause_ != IBV_WC_SUCCESS && r.result.wc.status != IBV_WC_SUCCESS) [[unlikely]] {
+      const ibv_wc_status cause = std::exchange(cause_, IBV_WC_SUCCESS);
+      if (r.result.wc.status == IBV_WC_WR_FLUSH_ERR)
+        r.result.wc.status = cause;
     }
     error_left_ |= mode_ == Mode::failed && r.result.wc.status != IBV_WC_SUCCESS;
     if (r.signaled || r.result.wc.status != IBV_WC_SUCCESS) {

@@ -21,6 +21,7 @@
 #include "steering/elements.h"
 #include "steering/way.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <memory>
@@ -112,6 +113,7 @@ public:
     mode_ = Mode::open;
     device_.no_bare_left();
     error_left_ = false;
+    flushed_from_ = UINT64_MAX;
     cause_ = IBV_WC_SUCCESS;
   }
   // RESET or destroy: everything is forgotten without completions.
@@ -122,6 +124,8 @@ public:
   // RESET or destroy begins; resume() when it does not come about.
   void stop() noexcept;
   void resume();
+
+  steering::Order order() const noexcept { return order_; }
 
   // A request waits for one to complete at the device.
   bool waits_for_device() const noexcept { return device_.wished(); }
@@ -135,7 +139,10 @@ public:
   void next(steering::Request& r) override;
   void again(steering::Request& r) override;
   void replay(steering::Request& r, steering::Fault fault) override;
-  void undelivered(steering::Request&) override { undelivered_ = true; }
+  void undelivered(steering::Request& r) override {
+    undelivered_ = true;
+    flushed_from_ = std::min(flushed_from_, r.seq + 1);
+  }
   void later(std::chrono::nanoseconds delay, steering::Way& way) override;
 
   // steering::LaneOwner, of replays and flushes
@@ -156,6 +163,7 @@ private:
   Step issue_by_way(steering::Request& r, int& why);
   Step issue_replay(steering::Request& r, int& why);
   Step issue_nothing(steering::Request& r);
+  bool fails_here(const steering::Request& r) const;
   Step issue_flush(steering::Request& r);
   bool choose_way(steering::Request& r);
   bool lane_is_free(steering::Request& r, steering::Lane& lane);
@@ -199,9 +207,11 @@ private:
   std::vector<std::unique_ptr<steering::Way>> ways_; // by their place in the table
 
   uint64_t next_;            // to issue
-  uint64_t done_below_ = 0;  // no way has completed one from here on
+  uint64_t done_below_ = 0;  // none from here on is done
   bool error_left_ = false;  // a completion in error has
   bool undelivered_ = false; // of the completion that is being looked at
+  // Behind one that could not be delivered the device went on, which knew nothing of that.
+  uint64_t flushed_from_ = UINT64_MAX;
   // Of the device's error, where its own completion was a marker's; the first that is flushed has
   // it.
   ibv_wc_status cause_ = IBV_WC_SUCCESS;

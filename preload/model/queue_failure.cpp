@@ -16,6 +16,7 @@ using steering::Fault;
 using steering::Hand;
 using steering::Request;
 using steering::Stage;
+using steering::Unasked;
 
 // Everything from `seq` on that has not reached the device starts anew; answers to what was sent of
 // it no longer count.
@@ -43,6 +44,12 @@ void Queue::again(Request& r) {
 
 void Queue::replay(Request& r, Fault fault) {
   rewind(r.seq);
+  // A few bytes of it would be carried out where the key is the device's after all.
+  if (fault == Fault::peer && r.unasked == Unasked::sent && r.hand != Hand::replay) {
+    r.unasked = Unasked::device;
+    world_.counters.count(Counter::replays);
+    return;
+  }
   r.fault = fault;
   if (r.hand != Hand::replay)
     r.become(Event::replay);
@@ -57,10 +64,13 @@ void Queue::spoil(Request& r, const ibv_wc& wc) {
   mode_ = Mode::failed;
 }
 
-// A device finds out about a READ's elements when the data comes back, which here came another way.
-static bool fails_here(const Request& r) noexcept {
+// A device finds out about a READ's elements when the data comes back, which here came another way;
+// and nothing about those whose memory is gone, where it has pinned their pages: it would go on to
+// the peer's device, and blame that.
+bool Queue::fails_here(const Request& r) const {
   return r.fault == Fault::unbacked ||
-         (r.fault == Fault::own_elements && r.wr.opcode == IBV_WR_RDMA_READ);
+         (r.fault == Fault::own_elements &&
+          (r.wr.opcode == IBV_WR_RDMA_READ || elements_.are_devices(r)));
 }
 
 // Makes the device itself fail the request. Where the peer refused it, a few bytes go under the
@@ -153,7 +163,7 @@ void Queue::on_completion(const steering::Completion& completion) {
   if (news == QpLane::News::marker_refused &&
       (device_.busy() || std::ranges::any_of(lanes_, busy))) {
     // What waited for it has been posted behind it all the same, or waited together with one that
-    // has passed it (order "relaxed"). That is flushed now.
+    // has passed it (order "relaxed"). That is flushed now, and the first that is tells why.
     cause_ = error_left_ ? IBV_WC_SUCCESS : completion.wc.status;
     mode_ = Mode::failed;
     rewind(seq + 1);
@@ -167,15 +177,13 @@ void Queue::on_completion(const steering::Completion& completion) {
     rewind(ring_.head());
   } else if (news == QpLane::News::landed) {
     announced = seq;
+    done_below_ = std::max(done_below_, seq + 1);
     if (mode_ == Mode::replaying && ring_.at(seq).hand == Hand::replay)
       mode_ = Mode::open;
     if (completion.wc.status != IBV_WC_SUCCESS) {
       mode_ = Mode::failed;
       rewind(seq + 1);
     }
-    const ibv_wc_status cause = std::exchange(cause_, IBV_WC_SUCCESS);
-    if (cause != IBV_WC_SUCCESS && completion.wc.status == IBV_WC_WR_FLUSH_ERR)
-      ring_.at(seq).result.wc.status = cause;
   } else if (news == QpLane::News::none) {
     return;
   }

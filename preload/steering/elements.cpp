@@ -56,6 +56,15 @@ bool Elements::writable(const Request& r) {
   });
 }
 
+bool Elements::are_devices(const Request& r) const {
+  const unsigned rights = reads_remote(r.wr.opcode) ? unsigned{IBV_ACCESS_LOCAL_WRITE} : 0U;
+  return std::all_of(r.wr.sg_list, r.wr.sg_list + r.wr.num_sge, [&](const ibv_sge& sge) {
+    registration::Span span;
+    return sge.length == 0 ||
+           (!regions_.is_virtual(sge.lkey) && regions_.local(pd_, sge, rights, span) == 0);
+  });
+}
+
 bool Elements::copies_out(const Request& r) const {
   if ((r.wr.send_flags & IBV_SEND_INLINE) != 0 || reads_remote(r.wr.opcode))
     return false;

@@ -33,6 +33,9 @@ public:
   // Whether data may be brought into every element.
   bool writable(const Request& r);
 
+  // Whether the device would take every element as it stands.
+  bool are_devices(const Request& r) const;
+
   // Whether lend_to_device() would copy the payload now, rather than have the device read it later.
   bool copies_out(const Request& r) const;
   // Whether what a READ or atomic brings may still have to be copied to where the program wants it,

@@ -20,7 +20,8 @@ struct Facts {
   uint64_t remote_address = 0;      // one-sided requests
   bool connected = false;           // the queue pair carries one-sided requests (RC, UC)
   Peer peer = Peer::unknown;
-  KeyVerdict key{}; // of the remote key, while the peer is linked
+  KeyVerdict key{};                // of the remote key, while the peer is linked
+  bool key_likely_virtual = false; // where nothing is known of it: the last one told of was
 };
 
 // What a way says to the facts.

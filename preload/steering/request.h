@@ -32,6 +32,13 @@ struct WayRow;
 // device says itself; `unbacked`: what it needs here cannot be had.
 enum class Fault : uint8_t { peer, own_elements, unbacked };
 
+// What carries a request whose key nothing was known of when it was chosen for.
+enum class Unasked : uint8_t {
+  no,
+  sent,  // it went to the peer's responder, which says what the key names when it answers
+  device // which never answered: the device is given it whole, and judges
+};
+
 #ifdef ADVERB_WATCH_EVENTS
 // Of a test that wants to know which rows of the table it has walked.
 void watch_event(Stage stage, Hand hand, Event event) noexcept;
@@ -51,6 +58,7 @@ struct Request {
   ibv_send_wr wr{};     // the program's; sg_list points into the ring
   uint64_t length = 0;  // bytes of all elements
   uint32_t inlined = 0; // bytes of it that the ring keeps
+  Unasked unasked = Unasked::no;
   bool in_place = false;       // no element is to be copied: the device reads or writes it itself
   uint32_t epoch = 0;          // of what was known when the way was chosen
   const WayRow* row = nullptr; // Hand::way
@@ -76,6 +84,7 @@ struct Request {
     signaled = holding = direct = in_place = flawed = asked = false;
     stage = Stage::queued;
     hand = Hand::none;
+    unasked = Unasked::no;
     row = nullptr;
     way = nullptr;
     owner = nullptr;

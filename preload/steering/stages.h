@@ -75,6 +75,7 @@ inline constexpr Row table[] = {
     {Stage::queued, Hand::way, Event::sent, Stage::carried, Hand::way},
     {Stage::queued, Hand::way, Event::posted, Stage::posted, Hand::way},
     {Stage::queued, Hand::way, Event::again, Stage::queued, Hand::none},
+    {Stage::queued, Hand::way, Event::fail, Stage::queued, Hand::flush},
     {Stage::queued, Hand::way, Event::spoiled, Stage::done, Hand::way},
 
     {Stage::queued, Hand::replay, Event::posted, Stage::posted, Hand::replay},

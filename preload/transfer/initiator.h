@@ -66,6 +66,7 @@ public:
 
   // What is known of a peer's key; no lock is taken.
   steering::KeyVerdict key(uint32_t rkey) const noexcept { return verdicts_.find(rkey); }
+  bool key_likely_virtual() const noexcept { return verdicts_.likely_virtual(); }
   const Atomic<uint32_t>& key_changes() const noexcept { return verdicts_.changes(); }
   void learn(uint32_t rkey, steering::KeyVerdict::Kind kind) noexcept {
     verdicts_.learn(rkey, kind);

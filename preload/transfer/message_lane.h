@@ -38,6 +38,8 @@ public:
   steering::KeyVerdict verdict(uint32_t rkey) const noexcept {
     return target_gone_ ? device_judges : initiator_->key(rkey);
   }
+  // What a key is likely to be that nothing is known of.
+  bool key_likely_virtual() const noexcept { return initiator_->key_likely_virtual(); }
   // Whether it is one that the peer's device judges; then `real` says so, as long as the lane is
   // joined.
   bool is_real(uint32_t rkey, steering::RealKey& real) const noexcept {

@@ -18,6 +18,10 @@ using transfer::Status;
 
 namespace {
 
+// A request of so few bytes is sent where it would have to be asked first what its key names: the
+// answer is the same, and carries no more.
+constexpr uint64_t unasked_max = 2048;
+
 class Unload final : public Way {
 public:
   explicit Unload(Seat& seat) : seat_(seat) {}
@@ -42,9 +46,11 @@ private:
 Step Unload::issue(Request& r, int&) {
   if (r.stage == Stage::half)
     return immediate(r);
-  // A READ's elements are judged before the peer is asked: a NIC would not fetch for nothing.
-  if (r.stage == Stage::queued)
+  if (r.stage == Stage::queued) {
+    r.unasked = r.epoch == 0 ? Unasked::sent : Unasked::no; // as it was chosen by
+    // A READ's elements are judged before the peer is asked: a NIC would not fetch for nothing.
     r.flawed = r.wr.opcode == IBV_WR_RDMA_READ && !seat_.elements.writable(r);
+  }
   while (!r.flawed && r.sent < r.length && send_part(r)) {
   }
   if (r.flawed) {
@@ -121,6 +127,9 @@ void Unload::answered(Request& r, const transfer::ReplyHeader& reply,
     refused(r, status == Status::halted ? Status::refused : status);
     return;
   }
+  // Served under it. Word of a key's end comes behind what was served before.
+  if (const uint32_t key = remote_key(r.wr); !seat_.messages.verdict(key).known()) [[unlikely]]
+    seat_.messages.learn(key, KeyVerdict::Kind::virtual_key);
   const bool reading = r.wr.opcode == IBV_WR_RDMA_READ;
   if (reading && !seat_.elements.scatter(r, reply.offset, payload)) {
     seat_.carrier.replay(r, Fault::own_elements);
@@ -139,7 +148,11 @@ void Unload::answered(Request& r, const transfer::ReplyHeader& reply,
 }
 
 Fit fits(const Facts& facts) noexcept {
-  return is_atomic(facts.opcode) || facts.length == 0 ? Fit::no : by_virtual_key(facts);
+  if (is_atomic(facts.opcode) || facts.length == 0)
+    return Fit::no;
+  const Fit fit = by_virtual_key(facts);
+  return fit == Fit::ask_key && facts.key_likely_virtual && facts.length <= unasked_max ? Fit::yes
+                                                                                        : fit;
 }
 
 std::unique_ptr<Way> make(Seat& seat) {

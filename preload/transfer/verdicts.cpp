@@ -40,6 +40,7 @@ Verdicts::Slot* Verdicts::of(uint32_t key) const noexcept {
 
 void Verdicts::learn(uint32_t key, Kind kind) noexcept {
   const std::lock_guard hold(lock_);
+  likely_virtual_.store(kind == Kind::virtual_key, std::memory_order_relaxed);
   Slot* slot = of(key);
   if (slot != nullptr && read(*slot, key).kind == kind)
     return;

@@ -36,6 +36,10 @@ public:
   void learn(uint32_t key, Kind kind) noexcept;
   void forget(uint32_t key) noexcept;
 
+  // Of what kind a key is likely to be that nothing is known of: as the last one learned, and
+  // virtual before the first.
+  bool likely_virtual() const noexcept { return likely_virtual_.load(std::memory_order_relaxed); }
+
 private:
   static constexpr size_t bucket_slots = 8;
   static constexpr int tries_max = 1000;
@@ -64,6 +68,7 @@ private:
   std::unique_ptr<Slot[], Free> slots_;
   Mutex lock_; // writers
   Atomic<uint32_t> changes_{0};
+  Atomic<bool> likely_virtual_{true};
   uint32_t epoch_ = 0;
   size_t victim_ = 0;
 };

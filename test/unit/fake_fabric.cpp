@@ -444,6 +444,8 @@ const provider::Real& FakeFabric::real() {
     r.ibv_modify_qp = Verbs::modify_qp;
     r.ibv_query_qp = [](ibv_qp* qp, ibv_qp_attr* attr, int, ibv_qp_init_attr*) {
       attr->qp_state = qp->state;
+      if (const auto looked = std::exchange(the_fabric->looked, nullptr))
+        looked();
       return 0;
     };
     r.ibv_get_async_event = [](ibv_context*, ibv_async_event* event) {

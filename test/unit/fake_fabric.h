@@ -51,6 +51,7 @@ public:
   uint32_t stuck = 0;              // so does the queue pair of this number
   int refuse_regions = 0;          // errno of every registration
   std::function<int()> modify;     // asked first, if any: errno
+  std::function<void()> looked;    // called once, when a queue pair's state has been looked at
   std::function<void()> destroy;   // asked before a queue pair is destroyed
   std::function<void()> poll;      // asked once, before a completion queue gives what it has
   ibv_async_event event{};         // the next one

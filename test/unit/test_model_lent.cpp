@@ -4,9 +4,30 @@
 #include "two_programs.h"
 
 #include <cerrno>
+#include <cstdlib>
+#include <new>
 
 using namespace adverb;
 using namespace adverb::test;
+
+// Of this program, one allocation of so many bytes is refused; 0: none.
+namespace {
+thread_local size_t refused_bytes = 0;
+}
+[[gnu::noinline]] void* operator new(size_t bytes) {
+  void* memory = bytes == refused_bytes ? nullptr : malloc(bytes);
+  if (memory == nullptr) {
+    refused_bytes = 0;
+    throw std::bad_alloc();
+  }
+  return memory;
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
+  free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, size_t /*bytes*/) noexcept {
+  operator delete(memory);
+}
 
 namespace {
 
@@ -199,4 +220,17 @@ TEST_CASE("elements without bytes count among those of a request", "[lent]") {
   ibv_send_wr* bad = nullptr;
   CHECK(model::post_send(*two.a.verbs.managed(two.a.qp), &wr, &bad) == EINVAL);
   CHECK(bad == &wr);
+}
+
+TEST_CASE("where memory is short a request takes the long way, and the next goes on", "[lent]") {
+  Two two;
+  REQUIRE(two.b.receive(0, 32 << 10, many) == 0);
+  refused_bytes = sizeof(registration::Window);
+  REQUIRE(post(two, 1, many) == 0);
+  CHECK(refused_bytes == 0);
+  CHECK(drain(two, two.a).size() == 1);
+  CHECK(drain(two, two.b).size() == 1);
+  REQUIRE(two.b.receive(0, 32 << 10, many) == 0);
+  REQUIRE(post(two, 2, many) == 0);
+  CHECK(drain(two, two.a).size() == 1);
 }

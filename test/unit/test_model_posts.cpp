@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // The ways to post beside the plain one, and that each keeps its promise.
+#include "model/qp.h"
+#include "slow_page.h"
 #include "two_programs.h"
 
 #include <cerrno>
 #include <future>
 #include <sys/mman.h>
+#include <thread>
 
 using namespace adverb;
 using namespace adverb::test;
@@ -352,4 +355,53 @@ TEST_CASE("a request that has to wait counts beside those that the device has", 
     CHECK(write() == 0);
     CHECK(write() == ENOMEM);
   }
+}
+
+TEST_CASE("what is slow to come sleeps in the post, where nobody else waits for it") {
+  enum class How : uint8_t { plain, extended, receive };
+  const How how = GENERATE(How::plain, How::extended, How::receive);
+  const SlowPage page;
+  if (!page) {
+    WARN("not run: userfaultfd is not permitted");
+    return;
+  }
+  Two two;
+  Program& a = two.a;
+  ibv_mr* const mr = a.verbs.reg_mr(a.pd, page.memory().data(), 64, IBV_ACCESS_LOCAL_WRITE);
+  REQUIRE(mr != nullptr);
+  model::Qp& qp = *a.verbs.managed(a.qp);
+  ibv_sge sge{reinterpret_cast<uintptr_t>(page.memory().data()), 64, mr->lkey};
+  int rc = -1;
+  std::thread poster([&] {
+    if (how == How::receive) {
+      ibv_recv_wr wr{1, nullptr, &sge, 1};
+      ibv_recv_wr* bad = nullptr;
+      rc = model::post_recv(qp, &wr, &bad);
+      return;
+    }
+    ibv_send_wr wr{};
+    wr.wr_id = 1;
+    wr.sg_list = &sge;
+    wr.num_sge = 1;
+    wr.opcode = IBV_WR_RDMA_READ;
+    wr.send_flags = IBV_SEND_SIGNALED;
+    wr.wr.rdma = {two.b.address(0), two.b.mr->rkey};
+    if (how == How::plain) {
+      ibv_send_wr* bad = nullptr;
+      rc = model::post_send(qp, &wr, &bad);
+      return;
+    }
+    qp.begin();
+    model::Qp::Built& built = qp.build();
+    built.wr = wr;
+    built.sges = {sge};
+    rc = qp.commit();
+  });
+  CHECK(page.is_touched());
+  CHECK(a.poll().empty());
+  CHECK(two.b.receive(1, 0, 8) == 0);
+  CHECK(a.post(IBV_WR_SEND, 2, 0, 8, two.b, 0, 0) == 0); // the same queue pair
+  page.come();
+  poster.join();
+  CHECK(rc == 0);
 }

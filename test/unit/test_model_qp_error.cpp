@@ -6,6 +6,8 @@
 #include <cerrno>
 #include <utility>
 
+#include <sys/mman.h>
+
 using namespace adverb;
 using namespace adverb::test;
 
@@ -119,6 +121,33 @@ TEST_CASE("an event of before does not touch a queue pair that is well", "[qp]")
   CHECK(statuses(drain(two, a)) == Statuses{IBV_WC_SUCCESS});
 }
 
+TEST_CASE("what was seen of a queue pair is not said of the one it has become meanwhile", "[qp]") {
+  Two two;
+  Program& a = two.a;
+  Program& b = two.b;
+  const auto anew = [](Program& p, Program& to) {
+    ibv_qp_attr attr{};
+    attr.qp_state = IBV_QPS_RESET;
+    REQUIRE(p.verbs.modify_qp(p.qp, &attr, IBV_QP_STATE) == 0);
+    p.connect(to);
+  };
+  a.qp->state = IBV_QPS_ERR; // by the fabric
+  two.fabric.looked = [&] {  // another thread of the program
+    anew(a, b);
+    anew(b, a);
+  };
+  two.fabric.event.element.qp = a.qp;
+  two.fabric.event.event_type = IBV_EVENT_QP_ACCESS_ERR;
+  ibv_async_event event{};
+  REQUIRE(a.verbs.get_async_event(a.context, &event) == 0);
+  REQUIRE(a.qp->state == IBV_QPS_RTS);
+  two.settle();
+  fill(b, 5);
+  REQUIRE(b.post(IBV_WR_RDMA_WRITE, 3, 0, 64, a, 400, a.mr->rkey) == 0);
+  CHECK(statuses(drain(two, b)) == Statuses{IBV_WC_SUCCESS});
+  CHECK(memcmp(a.memory.data() + 400, b.memory.data(), 64) == 0);
+}
+
 TEST_CASE("a send queue in SQE serves peers, flushes, and goes on from RTS", "[qp]") {
   Two two({.type = IBV_QPT_UC});
   Program& a = two.a;
@@ -230,4 +259,79 @@ TEST_CASE("a message longer than the port's longest is refused at home", "[qp]")
     CHECK((a.memory == as));
     CHECK((b.memory == bs));
   }
+}
+
+// The device has the pages of a pinned region; but what is copied goes by the address.
+TEST_CASE("elements whose memory is gone are refused at home, also those of a pinned region",
+          "[qp]") {
+  constexpr size_t page = 4096;
+  Two two;
+  Program& a = two.a;
+  Program& b = two.b;
+  void* const gone =
+      mmap(nullptr, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(gone != MAP_FAILED);
+  ibv_mr* const pinned =
+      a.verbs.reg_mr(a.pd, gone, page, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
+  REQUIRE(pinned != nullptr);
+  REQUIRE(mprotect(gone, page, PROT_NONE) == 0);
+  const auto was = b.memory;
+  ibv_sge sge{reinterpret_cast<uintptr_t>(gone), 64, pinned->lkey};
+  ibv_send_wr wr{};
+  wr.sg_list = &sge;
+  wr.num_sge = 1;
+  wr.opcode = IBV_WR_RDMA_WRITE;
+  wr.send_flags = IBV_SEND_SIGNALED;
+  wr.wr.rdma = {b.address(0), b.mr->rkey};
+  ibv_send_wr* bad = nullptr;
+  REQUIRE(model::post_send(*a.verbs.managed(a.qp), &wr, &bad) == 0);
+  CHECK(statuses(drain(two, a)) == Statuses{IBV_WC_LOC_PROT_ERR});
+  CHECK(a.qp->state == IBV_QPS_ERR);
+  CHECK(b.qp->state == IBV_QPS_RTS);
+  CHECK(b.memory == was);
+  a.verbs.dereg_mr(pinned);
+  munmap(gone, page);
+}
+
+// All are brought into staging, and wait there for the program's memory. The device is done with
+// what stands behind them, and the last of it is not one that it reports.
+TEST_CASE("behind a READ for memory that is gone all is flushed", "[qp]") {
+  constexpr size_t page = 4096;
+  Two two;
+  Program& a = two.a;
+  Program& b = two.b;
+  void* const gone =
+      mmap(nullptr, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(gone != MAP_FAILED);
+  ibv_mr* const to = a.verbs.reg_mr(a.pd, gone, page, IBV_ACCESS_LOCAL_WRITE);
+  ibv_mr* const from = b.verbs.reg_mr(b.pd, b.memory.data(), b.memory.size(),
+                                      IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+                                          IBV_ACCESS_REMOTE_READ | IBV_ACCESS_MW_BIND);
+  REQUIRE(to != nullptr);
+  REQUIRE(from != nullptr);
+  const auto post = [&](uint64_t id, ibv_wr_opcode opcode, unsigned flags) {
+    ibv_sge sge = opcode == IBV_WR_RDMA_READ
+                      ? ibv_sge{reinterpret_cast<uintptr_t>(gone), 64, to->lkey}
+                      : ibv_sge{a.address(0), 64, a.mr->lkey};
+    ibv_send_wr wr{};
+    wr.wr_id = id;
+    wr.sg_list = &sge;
+    wr.num_sge = 1;
+    wr.opcode = opcode;
+    wr.send_flags = flags;
+    wr.wr.rdma = {b.address(0), from->rkey};
+    ibv_send_wr* bad = nullptr;
+    REQUIRE(model::post_send(*a.verbs.managed(a.qp), &wr, &bad) == 0);
+  };
+  post(1, IBV_WR_RDMA_READ, IBV_SEND_SIGNALED);
+  post(2, IBV_WR_RDMA_READ, IBV_SEND_SIGNALED);
+  post(3, IBV_WR_RDMA_WRITE, 0);
+  two.settle();
+  REQUIRE(mprotect(gone, page, PROT_NONE) == 0);
+  CHECK(statuses(drain(two, a)) ==
+        Statuses{IBV_WC_LOC_PROT_ERR, IBV_WC_WR_FLUSH_ERR, IBV_WC_WR_FLUSH_ERR});
+  CHECK(a.qp->state == IBV_QPS_ERR);
+  a.verbs.dereg_mr(to);
+  b.verbs.dereg_mr(from);
+  munmap(gone, page);
 }

@@ -85,6 +85,43 @@ TEST_CASE("a wrong key earns the device's own error, and the rest is flushed", "
   CHECK(a.count(Counter::replays) == 1);
 }
 
+TEST_CASE("a few bytes are sent without asking first what their key names", "[worlds]") {
+  const bool virtual_keys = GENERATE(true, false);
+  Two two({}, virtual_keys ? "unpinned" : "default");
+  Program& a = two.a;
+  Program& b = two.b;
+  fill(a, 1);
+  constexpr int remote = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+  const auto opcode = GENERATE(IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ);
+  const auto carry = [&](uint64_t id, uint32_t bytes, const ibv_mr* of) {
+    REQUIRE(a.post(opcode, id, 0, bytes, b, 4096, of->rkey) == 0);
+    const auto done = drain(two, a);
+    REQUIRE(done.size() == 1);
+    CHECK(done[0].wr_id == id);
+    CHECK(done[0].status == IBV_WC_SUCCESS);
+    CHECK(memcmp(a.memory.data(), b.memory.data() + 4096, bytes) == 0);
+  };
+  carry(1, 2048, b.mr);
+  CHECK(a.count(Counter::key_queries) == 0);
+  CHECK(b.count(opcode == IBV_WR_RDMA_WRITE ? Counter::responder_writes
+                                            : Counter::responder_reads) == (virtual_keys ? 1 : 0));
+  carry(2, 4096, b.mr); // which has been told of now
+  CHECK(a.count(Counter::key_queries) == 0);
+
+  // The next one is of the same kind, most likely: a device's is asked of beforehand.
+  ibv_mr* const more = b.verbs.reg_mr(b.pd, b.memory.data(), b.memory.size(), remote);
+  REQUIRE(more != nullptr);
+  carry(3, 8, more);
+  CHECK(a.count(Counter::key_queries) == (virtual_keys ? 0 : 1));
+  // And what carries much is not sent in vain.
+  ibv_mr* const yet_more = b.verbs.reg_mr(b.pd, b.memory.data(), b.memory.size(), remote);
+  REQUIRE(yet_more != nullptr);
+  carry(4, 2049, yet_more);
+  CHECK(a.count(Counter::key_queries) == (virtual_keys ? 1 : 2));
+  b.verbs.dereg_mr(more);
+  b.verbs.dereg_mr(yet_more);
+}
+
 // Well-formed, of the right run, and naming a request that is there: but it has been answered.
 TEST_CASE("an answer that nobody waits for is nobody's", "[worlds]") {
   const auto status = GENERATE(transfer::Status::ok, transfer::Status::refused);

@@ -2,6 +2,7 @@
 // A World of a test's own: no thread, no file, no device; time goes on when the test says so.
 #pragma once
 
+#include "service/jobs.h"
 #include "world/world.h"
 
 #include <map>
@@ -26,7 +27,7 @@ struct CountingEntropy final : adverb::Entropy {
   uint64_t next = 1;
 };
 
-/// Tasks and timers wait until the test runs them. One thread.
+/// Tasks, jobs and timers wait until the test runs them. One thread.
 struct ManualService final : adverb::service::Service {
   explicit ManualService(ManualClock& clock) : clock(clock) {}
 
@@ -43,16 +44,25 @@ struct ManualService final : adverb::service::Service {
   void cancel(uint64_t timer) override {
     std::erase_if(timers, [&](const auto& t) { return t.second.first == timer; });
   }
-  bool due() noexcept override { return !tasks.empty(); }
+  void post(adverb::service::Job& job) override { jobs.push(job); }
+  void poll(adverb::service::Poller& poller) override {
+    tasks.emplace_back([&poller] {
+      while (poller.look(false)) {
+      }
+    });
+  }
   bool on_thread() const noexcept override { return true; }
   void own_fd(int) noexcept override {}
   void disown_fd(int) noexcept override {}
 
-  /// Runs tasks, and what they start, until there are none.
+  /// Runs tasks and jobs, and what they start, until there are none.
   void run_tasks() {
-    while (!tasks.empty())
+    while (!tasks.empty() || !jobs.empty()) {
       for (auto& task : std::exchange(tasks, {}))
         task();
+      if (!jobs.empty())
+        jobs.pop().run();
+    }
   }
   /// Lets `time` pass: each timer at its moment, the tasks in between.
   void pass(std::chrono::nanoseconds time) {
@@ -69,6 +79,7 @@ struct ManualService final : adverb::service::Service {
   ManualClock& clock;
   std::map<int, std::function<void(uint32_t)>> watched;
   std::vector<std::function<void()>> tasks;
+  adverb::service::Jobs jobs;
   std::multimap<std::chrono::nanoseconds, std::pair<uint64_t, std::function<void()>>> timers;
   uint64_t last_timer = 0;
 };
