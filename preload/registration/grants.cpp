@@ -15,6 +15,7 @@ int Grants::lend(Backend& backend, Region& region, uint64_t address, uint64_t le
                  unsigned access, std::shared_ptr<Grant>& grant) {
   const auto start = reinterpret_cast<uintptr_t>(region.at(address));
   const auto [from, to] = window_bounds(region, start, start + length);
+  auto made = std::make_shared<Grant>();
   const provider::Inside inside;
   ibv_mr* mr = world_.budgets().register_making_room([&] {
     return world_.provider.real().ibv_reg_mr_iova(
@@ -29,19 +30,24 @@ int Grants::lend(Backend& backend, Region& region, uint64_t address, uint64_t le
                       to - from, rc);
     return rc;
   }
+  made->key = region.key;
+  made->backend = &backend;
+  made->mr = mr;
+  made->region = &region;
+  made->rkey = mr->rkey;
+  made->bytes = mr->length;
+  made->start = region.iova + (from - region.start);
+  made->access = access;
+  try {
+    const Held held(lock_);
+    region.grants.push_back(made);
+  } catch (...) { // nobody knows of it
+    world_.provider.real().ibv_dereg_mr(mr);
+    throw;
+  }
   world_.counters.gauge_add(Gauge::pinned_bytes, static_cast<int64_t>(mr->length));
   world_.counters.count(Counter::responder_grants);
-  grant = std::make_shared<Grant>();
-  grant->key = region.key;
-  grant->backend = &backend;
-  grant->mr = mr;
-  grant->region = &region;
-  grant->rkey = mr->rkey;
-  grant->bytes = mr->length;
-  grant->start = region.iova + (from - region.start);
-  grant->access = access;
-  const Held held(lock_);
-  region.grants.push_back(grant);
+  grant = std::move(made);
   return 0;
 }
 

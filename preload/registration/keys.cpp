@@ -53,10 +53,10 @@ int KeyPool::reserve(uint32_t& key, const Held& /*held*/) {
   const auto& real = world_.provider.real();
   if (pd_ == nullptr && (pd_ = real.ibv_alloc_pd(context_)) == nullptr)
     return provider::failure();
+  Reserved& fresh = reserved_.emplace_back(); // of nothing yet
   if (!no_windows_) {
-    if (ibv_mw* window = ibv_alloc_mw(pd_, IBV_MW_TYPE_1); window != nullptr) {
-      reserved_.push_back({.window = window});
-      key = window->rkey;
+    if (fresh.window = ibv_alloc_mw(pd_, IBV_MW_TYPE_1); fresh.window != nullptr) {
+      key = fresh.window->rkey;
       return 0;
     }
     no_windows_ = true;
@@ -64,17 +64,21 @@ int KeyPool::reserve(uint32_t& key, const Held& /*held*/) {
                     "by one-page regions without rights");
   }
   void* page = mmap(nullptr, page_bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (page == MAP_FAILED)
-    return errno;
-  ibv_mr* region = real.ibv_reg_mr(pd_, page, page_bytes, 0);
-  if (region == nullptr) {
-    const int rc = provider::failure();
-    munmap(page, page_bytes);
+  if (page == MAP_FAILED) {
+    const int rc = errno;
+    reserved_.pop_back();
     return rc;
   }
+  fresh.region = real.ibv_reg_mr(pd_, page, page_bytes, 0);
+  if (fresh.region == nullptr) {
+    const int rc = provider::failure();
+    munmap(page, page_bytes);
+    reserved_.pop_back();
+    return rc;
+  }
+  fresh.page = page;
   world_.counters.gauge_add(Gauge::pinned_bytes, page_bytes);
-  reserved_.push_back({.region = region, .page = page});
-  key = region->rkey;
+  key = fresh.region->rkey;
   return 0;
 }
 

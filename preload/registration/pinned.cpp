@@ -29,12 +29,12 @@ public:
   Refusal fits(const Wanted& /*wanted*/) const override { return {}; }
 
   Refusal add(const Wanted& wanted, std::unique_ptr<Region>& made) override {
+    auto region = std::make_unique<Region>();
     ibv_mr* mr = world_.budgets().register_making_room(
         [&] { return register_as_asked(world_.provider.real(), wanted); });
     if (mr == nullptr)
       return {provider::failure(), "the device does not register it"};
     world_.counters.count(observe::Counter::regions_pinned);
-    auto region = std::make_unique<Region>();
     region->mr = mr;
     region->iova = (wanted.access & IBV_ACCESS_ZERO_BASED) != 0 ? 0 : wanted.iova;
     region->access = wanted.access;

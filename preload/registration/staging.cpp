@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <new>
 #include <sys/mman.h>
 
 namespace adverb::registration {
@@ -49,7 +50,11 @@ Slab* Staging::new_slab(size_t block_bytes, const Held& held) {
       ((!drop_an_empty_slab(held) && !budgets_.reclaim_slab(*this)) ||
        !budgets_.take_staging(slab_bytes)))
     return nullptr;
-  auto slab = std::make_unique<Slab>(world_);
+  std::unique_ptr<Slab> slab(new (std::nothrow) Slab(world_));
+  if (slab == nullptr) {
+    budgets_.give_staging(slab_bytes);
+    return nullptr;
+  }
   slab->block_bytes = block_bytes;
   void* memory =
       mmap(nullptr, slab_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

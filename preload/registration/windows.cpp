@@ -71,6 +71,11 @@ Window* Windows::find(Region& region, const Usage& usage, const Held& /*held*/) 
 }
 
 Window* Windows::keep(std::unique_ptr<Window> fresh, const Usage& usage, const Held& /*held*/) {
+  // What needs memory comes first.
+  auto& windows = fresh->region->windows;
+  if (windows.size() == windows.capacity())
+    windows.reserve(std::max<size_t>(1, 2 * windows.size()));
+  fresh->at = used_.insert(used_.end(), fresh.get());
   const uint64_t bytes = fresh->end - fresh->start;
   const uint64_t budget = budgets_.window_bytes();
   bytes_ += bytes;
@@ -88,8 +93,7 @@ Window* Windows::keep(std::unique_ptr<Window> fresh, const Usage& usage, const H
                                     world_.counters.value(Gauge::send_forced_bytes));
   }
   note(*fresh, usage);
-  fresh->at = used_.insert(used_.end(), fresh.get());
-  fresh->region->windows.push_back(std::move(fresh));
+  windows.push_back(std::move(fresh));
   return used_.back();
 }
 
@@ -124,13 +128,18 @@ int Windows::use(Region& region, uintptr_t start, size_t length, bool written, b
   }
   if (fresh->mr == nullptr)
     return provider::failure();
+  ibv_mr* const made = fresh->mr;
   ibv_mr* unneeded = nullptr;
-  {
+  try {
     const Held held(lock_);
     if ((window = find(region, usage, held)) != nullptr) // another thread's, made meanwhile
-      unneeded = fresh->mr;
+      unneeded = made;
     else
       window = keep(std::move(fresh), usage, held);
+  } catch (...) { // nobody knows of it
+    const provider::Inside inside;
+    world_.provider.real().ibv_dereg_mr(made);
+    throw;
   }
   if (unneeded != nullptr) {
     const provider::Inside inside;

@@ -17,17 +17,19 @@ using namespace region_test;
 // Every allocation of this program, so that a test can see that there is none.
 namespace {
 std::atomic<uint64_t> allocations{0};
-}
-void* operator new(size_t bytes) {
-  ++allocations;
+std::atomic<uint64_t> refused{0}; // this one, counted from 1, is not to be had
+} // namespace
+[[gnu::noinline]] void* operator new(size_t bytes) {
+  if (++allocations == refused)
+    throw std::bad_alloc();
   if (void* memory = malloc(bytes == 0 ? 1 : bytes))
     return memory;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept {
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
   free(memory);
 }
-void operator delete(void* memory, size_t /*bytes*/) noexcept {
+[[gnu::noinline]] void operator delete(void* memory, size_t /*bytes*/) noexcept {
   free(memory);
 }
 
@@ -96,6 +98,61 @@ TEST_CASE("each verb reaches the provider as the program called it") {
   ibv_mr* mr = nullptr;
   CHECK(f.regions.add(f.backend("pinned"), f.wanted(), mr).error == EPERM);
   CHECK(mr == nullptr);
+}
+
+TEST_CASE("what cannot be had in memory leaves nothing at the device") {
+  Fixture f;
+  // Has each allocation of `act` fail, the first, the second, and at last none. Where it fails the
+  // device has no more regions than before, or `more`.
+  const auto fail_each = [&f](size_t more, const auto& act) {
+    int failed = 0;
+    for (uint64_t nth = 1; nth < 100; ++nth) {
+      const size_t there = f.device.regions.size();
+      bool good = false;
+      refused = allocations + nth;
+      try {
+        good = act();
+      } catch (const std::bad_alloc&) {
+      }
+      const bool met = allocations.load() >= refused.load();
+      refused = 0;
+      if (!met) {
+        CHECK(good);
+        return failed;
+      }
+      REQUIRE_FALSE(good);
+      CHECK(f.device.regions.size() <= there + more);
+      ++failed;
+    }
+    return 0;
+  };
+  f.add("none"); // the first of all reserves a protection domain
+  for (const auto* const name : {"pinned", "none"}) {
+    INFO(name);
+    const auto before = f.device.regions.size();
+    const size_t keys = name == std::string("none") ? 1 : 0; // a virtual one may stay reserved
+    Backend& backend = f.backend(name);
+    const Wanted wanted = f.wanted();
+    ibv_mr* mr = nullptr;
+    CHECK(fail_each(keys, [&] { return !f.regions.add(backend, wanted, mr); }) > 0);
+    REQUIRE(mr != nullptr);
+    if (keys != 0) {
+      Hold hold; // a window
+      CHECK(fail_each(0, [&] {
+              ibv_sge sge = f.element(mr, 0, copy_below);
+              return f.localize(sge, hold) == 0;
+            }) > 0);
+      f.regions.release(f.staging, hold);
+      std::shared_ptr<Grant> grant;
+      CHECK(fail_each(0, [&] {
+              return f.regions.grant(mr->lkey, f.memory.address(), 8, IBV_ACCESS_REMOTE_ATOMIC,
+                                     grant) == 0;
+            }) > 0);
+    } else {
+      CHECK(f.device.regions.size() == before + 1);
+    }
+    CHECK(f.regions.remove(mr).rc == 0);
+  }
 }
 
 TEST_CASE("a region the provider does not deregister lives on") {
