@@ -1,226 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-// The send queue by itself. Every row of its table is walked, and the table is the one that
-// model/README.md shows.
+// The send queue by itself: ways, halves, refusals, replays, failures, RESET.
 #include "queue_bench.h"
-
-#include <cstdlib>
-#include <fstream>
-#include <map>
-#include <sstream>
-#include <string>
 
 using namespace adverb;
 using namespace adverb::test;
-
-namespace {
-
-bool walked[stages][hands][events];
-
-bool& walked_at(Stage stage, Hand hand, Event event) {
-  return walked[static_cast<size_t>(stage)][static_cast<size_t>(hand)][static_cast<size_t>(event)];
-}
-
-// Allocations of this thread, counted by the operators below.
-thread_local uint64_t allocations = 0;
-
-} // namespace
-
-void* operator new(size_t bytes) {
-  ++allocations;
-  return std::malloc(bytes);
-}
-void operator delete(void* what) noexcept {
-  std::free(what);
-}
-void operator delete(void* what, size_t) noexcept {
-  std::free(what);
-}
-
-namespace adverb::steering {
-void watch_event(Stage stage, Hand hand, Event event) noexcept {
-  walked_at(stage, hand, event) = true;
-}
-} // namespace adverb::steering
-
-namespace {
-
-// Every (stage, hand, event) that model/README.md has a row for, and what it makes of it.
-std::map<std::string, std::string> rows_of_readme() {
-  std::ifstream file(ADVERB_SOURCE "/preload/model/README.md");
-  std::map<std::string, std::string> out;
-  for (std::string line; std::getline(file, line);) {
-    std::istringstream words(line);
-    std::vector<std::string> cells;
-    for (std::string cell; std::getline(words, cell, '|');) {
-      const auto from = cell.find_first_not_of(' ');
-      if (from != std::string::npos)
-        cells.push_back(cell.substr(from, cell.find_last_not_of(' ') - from + 1));
-    }
-    const bool is_row = cells.size() == 6 && std::find(stage_names.begin(), stage_names.end(),
-                                                       cells[0]) != stage_names.end();
-    if (is_row)
-      out[cells[0] + " " + cells[1] + " " + cells[2]] = cells[3] + " " + cells[4];
-  }
-  return out;
-}
-
-std::string name(Stage stage, Hand hand) {
-  return std::string(stage_names[static_cast<size_t>(stage)]) + " " +
-         std::string(hand_names[static_cast<size_t>(hand)]);
-}
-std::string name(Stage stage, Hand hand, Event event) {
-  return name(stage, hand) + " " + std::string(event_names[static_cast<size_t>(event)]);
-}
-
-} // namespace
-
-TEST_CASE("requests that go one way are posted by one call, and retire in order", "[queue]") {
-  Bench b;
-  CHECK(b.post_list({IBV_WR_SEND, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ}).why == 0);
-  CHECK(b.device.calls == 1);
-  REQUIRE(b.device.posted.size() == 3);
-  CHECK(b.queue.all_issued());
-  b.land(2); // RC completes in order: the others are done, too
-  CHECK(b.statuses() == Statuses{success, success, success});
-  CHECK(b.completions[0].wr_id == 1000);
-  CHECK(b.ring.empty());
-}
-
-TEST_CASE("another lane is taken only when the device's is empty, and a marker sees to that",
-          "[queue]") {
-  Bench b;
-  b.post(IBV_WR_RDMA_WRITE, false);
-  b.become_virtual();
-  b.post(IBV_WR_RDMA_WRITE);
-  CHECK_FALSE(b.soft.busy());
-  REQUIRE(b.device.posted.size() == 2);
-  CHECK(b.device.posted[1].wr_id == (model::marker_bit | 0));
-  CHECK(b.queue.waits_for_device());
-  b.land(model::marker_bit | 0);
-  CHECK(b.soft.busy());
-  CHECK(b.completions.empty()); // the first was unsignaled, the marker is nobody's
-  b.answer(1);
-  CHECK(b.statuses() == Statuses{success});
-}
-
-TEST_CASE("the device waits for a software lane, and relaxed WRITEs for nobody", "[queue]") {
-  for (const Order order : {Order::strict, Order::relaxed}) {
-    Bench b(order);
-    b.become_virtual();
-    b.post(IBV_WR_RDMA_WRITE);
-    b.become_real();
-    b.post(IBV_WR_RDMA_WRITE);
-    CHECK(b.device.posted.size() == (order == Order::relaxed ? 1 : 0));
-    b.post(IBV_WR_SEND);
-    CHECK(b.device.posted.size() == (order == Order::relaxed ? 1 : 0));
-    b.answer(0);
-    CHECK(b.device.posted.size() == 2);
-    b.land(2);
-    CHECK(b.statuses() == Statuses{success, success, success});
-  }
-}
-
-TEST_CASE("what overtook an unsignaled WRITE has the device say that that is done", "[queue]") {
-  Bench b(Order::relaxed);
-  b.post(IBV_WR_RDMA_WRITE, false);
-  b.become_virtual();
-  b.post(IBV_WR_RDMA_WRITE);
-  REQUIRE(b.soft.busy());
-  b.answer(1);
-  CHECK(b.completions.empty());
-  REQUIRE(b.device.posted.size() == 2);
-  CHECK(b.device.posted[1].wr_id == (model::marker_bit | 0));
-  CHECK(b.queue.waits_for_device());
-  b.queue.turn(); // one is enough
-  CHECK(b.device.posted.size() == 2);
-  b.land(model::marker_bit | 0);
-  CHECK(b.statuses() == Statuses{success});
-  CHECK(b.ring.empty());
-}
-
-TEST_CASE("behind an error nothing succeeds, whatever it overtook", "[queue]") {
-  Bench b(Order::relaxed);
-  b.become_virtual();
-  b.post(IBV_WR_RDMA_WRITE);
-  b.become_real();
-  b.post(IBV_WR_RDMA_WRITE);
-  b.become_virtual();
-  b.post(IBV_WR_RDMA_WRITE);
-  REQUIRE(b.device.posted.size() == 1);
-  SECTION("the device's") {
-    b.land(1, IBV_WC_REM_ACCESS_ERR);
-    REQUIRE(b.device.posted.size() == 2); // the last is flushed
-    CHECK(b.device.posted[1].wr_id == 2);
-    b.land(2, flushed);
-    b.answer(0); // was before it
-    CHECK(b.statuses() == Statuses{success, IBV_WC_REM_ACCESS_ERR, flushed});
-  }
-  SECTION("the peer's") {
-    b.queue.replay(b.ring.at(0), Fault::peer);
-    b.queue.turn();
-    CHECK_FALSE(b.soft.busy());
-    CHECK(b.device.posted.size() == 1); // completions come in the order of posting
-    b.land(1);
-    REQUIRE(b.device.posted.size() == 2);
-    b.land(0, IBV_WC_REM_ACCESS_ERR);
-    REQUIRE(b.device.posted.size() == 3);
-    b.land(2, flushed);
-    CHECK(b.statuses() == Statuses{IBV_WC_REM_ACCESS_ERR, flushed, flushed});
-  }
-}
-
-TEST_CASE("what an overtaking request's failure leaves is not taken to be done with it",
-          "[queue]") {
-  Bench b(Order::relaxed);
-  b.become_virtual();
-  b.post(IBV_WR_RDMA_WRITE, false);
-  b.become_real();
-  b.post(IBV_WR_RDMA_WRITE, false);
-  REQUIRE(b.device.posted.size() == 1); // has overtaken the first
-  b.queue.replay(b.ring.at(0), Fault::peer);
-  b.queue.turn();
-  REQUIRE(b.device.posted.size() == 2);
-  const uint64_t marker = b.device.posted[1].wr_id;
-  REQUIRE((marker & model::marker_bit) != 0);
-  b.land(1, IBV_WC_RETRY_EXC_ERR);
-  b.land(marker, flushed);
-  REQUIRE(b.device.posted.size() == 3);
-  CHECK(b.device.posted[2].wr_id == 0);
-  b.land(0, flushed);
-  REQUIRE(b.statuses() == Statuses{flushed, IBV_WC_RETRY_EXC_ERR}); // in the order of posting
-  CHECK(b.completions[0].wr_id == 1000);
-}
-
-TEST_CASE("a refused marker is told by the first that had to wait, whatever passed it", "[queue]") {
-  Bench b(Order::relaxed);
-  b.post(IBV_WR_RDMA_WRITE, false);
-  b.become_virtual();
-  b.post(IBV_WR_RDMA_WRITE); // passes it
-  REQUIRE(b.soft.busy());
-  b.post(IBV_WR_RDMA_READ); // and this waits
-  REQUIRE(b.device.posted.size() == 2);
-  b.land(b.device.posted[1].wr_id, IBV_WC_RETRY_EXC_ERR);
-  CHECK_FALSE(b.soft.busy());
-  REQUIRE(b.device.posted.size() == 4);
-  b.land(1, flushed);
-  b.land(2, flushed);
-  CHECK(b.statuses() == Statuses{IBV_WC_RETRY_EXC_ERR, flushed});
-}
-
-TEST_CASE("a fenced request waits for what READs bring", "[queue]") {
-  Bench b;
-  b.become_virtual();
-  b.post(IBV_WR_RDMA_READ);
-  const uint64_t from = b.ring.tail();
-  ibv_send_wr wr{};
-  wr.opcode = IBV_WR_RDMA_WRITE;
-  wr.send_flags = IBV_SEND_FENCE;
-  REQUIRE(b.ring.append(wr) == 0);
-  b.queue.turn(from);
-  CHECK(b.ring.at(1).stage == Stage::queued);
-  b.answer(0);
-  CHECK(b.ring.at(1).stage == Stage::carried);
-}
 
 TEST_CASE("an answer to a release is nobody's, though request 0 is under way", "[queue]") {
   struct Owner final : LaneOwner {
@@ -416,7 +199,13 @@ TEST_CASE("a replay stops the queue until it has landed", "[queue]") {
 TEST_CASE("a replay refused by the provider completes in error", "[queue]") {
   Bench b;
   b.become_virtual();
-  b.post(IBV_WR_RDMA_WRITE);
+  ibv_sge unknown{0x1000, 8, 0xBAD};
+  ibv_send_wr wr{};
+  wr.sg_list = &unknown;
+  wr.num_sge = 1;
+  wr.opcode = IBV_WR_RDMA_WRITE;
+  REQUIRE(b.ring.append(wr) == 0);
+  b.queue.turn(0);
   b.device.refuse = 0;
   b.queue.replay(b.ring.at(0), Fault::own_elements);
   b.queue.turn();
@@ -463,6 +252,24 @@ TEST_CASE("a lost link gives the device what it carried, once it may be asked", 
     b.land(1, flushed);
     CHECK(b.statuses() == Statuses{flushed, flushed});
   }
+}
+
+TEST_CASE("what went unasked when the link goes is given to the device whole, once it may be asked",
+          "[queue]") {
+  Bench b;
+  b.become_virtual();
+  b.post(IBV_WR_RDMA_WRITE);
+  b.ring.at(0).unasked = steering::Unasked::sent;
+  b.replays = false;
+  b.queue.on_gone();
+  b.queue.turn();
+  CHECK(b.device.posted.empty());
+  b.replays = true;
+  b.queue.turn();
+  REQUIRE(b.device.posted.size() == 1);
+  CHECK(b.ring.at(0).hand == Hand::way); // and no replay, of which a few bytes go
+  b.land(0);
+  CHECK(b.statuses() == Statuses{success});
 }
 
 TEST_CASE("the link goes while a request is half through and the queue is stopped", "[queue]") {
@@ -553,36 +360,4 @@ TEST_CASE("RESET forgets everything and starts afresh", "[queue]") {
   CHECK(b.completions.empty());
   b.post(IBV_WR_RDMA_WRITE);
   CHECK(b.soft.busy());
-}
-
-TEST_CASE("a post allocates nothing once its way exists", "[queue]") {
-  Bench b;
-  b.post(IBV_WR_SEND);
-  b.land(0);
-  b.device.keep = false;
-  ibv_send_wr wr{};
-  wr.opcode = IBV_WR_SEND;
-  Completion c;
-  c.wc.status = success;
-  b.stand_.landed.reserve(1000);
-  const uint64_t before = allocations;
-  for (c.wc.wr_id = 1; c.wc.wr_id < 200; ++c.wc.wr_id) {
-    b.ring.append(wr);
-    b.queue.turn(c.wc.wr_id);
-    b.queue.on_completion(c);
-  }
-  const uint64_t after = allocations;
-  CHECK(b.ring.empty());
-  CHECK(after == before);
-}
-
-TEST_CASE("the table of model/README.md is the code's, and every row has been walked", "[queue]") {
-  const auto shown = rows_of_readme();
-  std::map<std::string, std::string> coded;
-  for (const Row& row : table) {
-    coded[name(row.stage, row.hand, row.event)] = name(row.to_stage, row.to_hand);
-    INFO(name(row.stage, row.hand, row.event));
-    CHECK(walked_at(row.stage, row.hand, row.event));
-  }
-  CHECK(shown == coded);
 }

@@ -123,6 +123,23 @@ TEST_CASE("a status that nothing gives cause for is wrong") {
   }
 }
 
+TEST_CASE("of two WRITEs that must be refused the later may be so first where order is relaxed") {
+  const bool relaxed = GENERATE(false, true);
+  const bool both = GENERATE(false, true);
+  History h;
+  h.oracle.connected(0, 0, 1, 1, relaxed);
+  h.next(Kind::write, 0).wrong = true;
+  h.oracle.posted(h.operation);
+  h.next(Kind::write, 1).wrong = both;
+  h.oracle.posted(h.operation);
+  h.complete(1, Status::flushed);
+  h.complete(2, both ? Status::remote_access : Status::flushed);
+  if (relaxed && both)
+    CHECK(h.end().empty());
+  else
+    CHECK(says(h.end(), "must refuse"));
+}
+
 TEST_CASE("what stands behind a refused request has no effect") {
   History h;
   h.oracle.receive_posted(1, 50, 8);
@@ -289,6 +306,89 @@ TEST_CASE("what was written before a message is there with it, complete or not")
   h.complete(one);
   h.complete(two);
   CHECK(says(h.end(101), "has overwritten"));
+}
+
+TEST_CASE("what is mapped no more refuses who follows addresses") {
+  History h;
+  const auto post = [&](Kind kind, bool follows, uint32_t count = 1) {
+    h.next(kind, 0).follows = follows;
+    h.operation.target.count = count;
+    h.operation.values.resize(kind == Kind::write ? count : 0, 200 + h.id);
+    h.oracle.posted(h.operation);
+    return h.id;
+  };
+  SECTION("as it says, and with no effect") {
+    h.oracle.memory_goes(1, 0, 1);
+    h.complete(post(Kind::write, true), Status::remote_access);
+    CHECK(h.end().empty());
+  }
+  SECTION("success") {
+    h.oracle.memory_goes(1, 0, 1);
+    h.complete(post(Kind::write, true));
+    CHECK(says(h.end(), "must refuse"));
+  }
+  SECTION("another status") {
+    h.oracle.memory_goes(1, 0, 1);
+    h.complete(post(Kind::write, true), Status::other);
+    CHECK(says(h.end(), "must refuse"));
+  }
+  SECTION("or its own device, that one for another reason") {
+    h.oracle.memory_goes(1, 0, 1);
+    h.next(Kind::write, 0).follows = true;
+    h.operation.wrong = h.operation.wrong_here = true;
+    h.oracle.posted(h.operation);
+    SECTION("first") {
+      h.complete(h.id, Status::other);
+    }
+    SECTION("last") {
+      h.complete(h.id, Status::remote_access);
+    }
+    CHECK(h.end().empty());
+  }
+  SECTION("an effect") {
+    h.oracle.memory_goes(1, 0, 1);
+    h.complete(post(Kind::write, true), Status::remote_access);
+    CHECK(says(h.end(101), "of the refused WRITE 1"));
+  }
+  SECTION("an effect where a part of it is mapped") {
+    h.oracle.memory_goes(1, 1, 1);
+    h.complete(post(Kind::write, true, 2), Status::remote_access);
+    CHECK(h.end(101).empty());
+  }
+  SECTION("nothing behind it has one") {
+    h.oracle.memory_goes(1, 0, 1);
+    const auto one = post(Kind::write, true);
+    const auto two = h.post(Kind::write, 1);
+    h.complete(one, Status::remote_access);
+    h.complete(two, Status::flushed);
+    CHECK(says(h.end(0, 102), "behind one that must be refused"));
+  }
+  SECTION("not one that has the pages") {
+    h.oracle.memory_goes(1, 0, 1);
+    h.complete(post(Kind::write, false), Status::remote_access);
+    CHECK(says(h.end(), "completes with a status"));
+  }
+  SECTION("nor one that was there before, of which nobody knows") {
+    const auto one = post(Kind::write, true);
+    h.oracle.memory_goes(1, 0, 1);
+    SECTION("refused") {
+      h.complete(one, Status::remote_access);
+      CHECK(h.end().empty());
+    }
+    SECTION("well") {
+      h.complete(one);
+      CHECK(h.end(101).empty());
+    }
+  }
+  SECTION("nor one that comes when it is there again") {
+    h.oracle.memory_goes(1, 0, 1);
+    const auto one = post(Kind::write, true);
+    CHECK_FALSE(h.oracle.memory_returns(1));
+    h.complete(one, Status::remote_access);
+    CHECK(h.oracle.memory_returns(1));
+    const auto two = post(Kind::write, true);
+    CHECK_FALSE(h.oracle.operation(two)->wrong);
+  }
 }
 
 TEST_CASE("atomics count each other") {
