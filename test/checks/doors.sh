@@ -22,7 +22,7 @@ named() {
 check_empty "queue, lanes and choice name no way" named
 
 known_to_oracle() {
-  grep -H '#include "' test/sim/oracle.h test/sim/oracle.cpp | grep -v '"oracle.h"'
+  grep -H '#include "' test/sim/oracle.h test/sim/oracle.cpp test/sim/oracle_end.cpp | grep -v '"oracle.h"'
 }
 
 check_empty "the oracle of test/sim includes headers of the language only" known_to_oracle

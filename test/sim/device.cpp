@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "device_parts.h"
 #include "fibre.h"
+#include "pages.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -25,9 +26,58 @@ struct Verbs {
   static Cq& of(ibv_cq_ex* cq) { return *reinterpret_cast<Cq*>(cq); }
   static Srq& of(ibv_srq* srq) { return *reinterpret_cast<Srq*>(srq); }
 
+  static uint32_t take_key() {
+    auto& freed = fabric().free_keys_;
+    if (freed.empty())
+      return fabric().next_key_++;
+    const uint32_t key = freed.back();
+    freed.pop_back();
+    return key;
+  }
+  static void give_key(uint32_t key) {
+    if (fabric().reuses_keys)
+      fabric().free_keys_.push_back(key);
+  }
+  // Memory windows, of which the device may have a few.
+  static ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type) {
+    if (fabric().windows == 0) {
+      errno = ENOMEM;
+      return nullptr;
+    }
+    --fabric().windows;
+    auto* mw = new ibv_mw{};
+    mw->context = pd->context;
+    mw->pd = pd;
+    mw->type = type;
+    mw->rkey = take_key();
+    return mw;
+  }
+  static int dealloc_mw(ibv_mw* mw) {
+    give_key(mw->rkey);
+    delete mw;
+    return 0;
+  }
+
+  static bool are_rights(unsigned access) {
+    constexpr unsigned all = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+                             IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+    constexpr unsigned needs_local = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+    return (access & ~all) == 0 &&
+           ((access & needs_local) == 0 || (access & IBV_ACCESS_LOCAL_WRITE) != 0);
+  }
   static ibv_mr* reg(ibv_pd* pd, void* start, size_t length, uint64_t iova, int access) {
     if (fabric().refuses && fabric().refuses()) {
       errno = ENOMEM;
+      return nullptr;
+    }
+    if (length == 0 || reinterpret_cast<uintptr_t>(start) + length < length ||
+        !are_rights(static_cast<unsigned>(access)) ||
+        ((reinterpret_cast<uintptr_t>(start) ^ iova) & 4095) != 0) {
+      errno = EINVAL;
+      return nullptr;
+    }
+    if (!Pages::all_there(reinterpret_cast<uintptr_t>(start), length)) {
+      errno = EFAULT;
       return nullptr;
     }
     auto mr = std::make_unique<Mr>();
@@ -35,10 +85,7 @@ struct Verbs {
     mr->mr.pd = pd;
     mr->mr.addr = start;
     mr->mr.length = length;
-    auto& freed = fabric().free_keys_;
-    mr->mr.lkey = mr->mr.rkey = freed.empty() ? fabric().next_key_++ : freed.back();
-    if (!freed.empty())
-      freed.pop_back();
+    mr->mr.lkey = mr->mr.rkey = take_key();
     mr->iova = iova;
     mr->access = static_cast<unsigned>(access);
     auto* out = &mr->mr;
@@ -47,15 +94,26 @@ struct Verbs {
   }
   static int dereg(ibv_mr* mr) {
     const uint32_t key = mr->lkey;
+    if (fabric().bound.contains(mr))
+      return EBUSY;
     if (fabric().mrs_.erase(key) == 0)
       fabric().misuse.emplace_back("a region is deregistered that is none");
-    else if (fabric().reuses_keys)
-      fabric().free_keys_.push_back(key);
+    else
+      give_key(key);
     return 0;
   }
 
   // The region has another key afterwards, as with some providers.
   static int rereg(ibv_mr* base, int flags, ibv_pd* pd, void* start, size_t length, int access) {
+    constexpr int all =
+        IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS;
+    const bool moves = (flags & IBV_REREG_MR_CHANGE_TRANSLATION) != 0;
+    if (flags == 0 || (flags & ~all) != 0 || (moves && (start == nullptr || length == 0)) ||
+        ((flags & IBV_REREG_MR_CHANGE_PD) != 0 && pd == nullptr) ||
+        ((flags & IBV_REREG_MR_CHANGE_ACCESS) != 0 && !are_rights(static_cast<unsigned>(access)))) {
+      errno = EINVAL;
+      return IBV_REREG_MR_ERR_INPUT;
+    }
     auto node = fabric().mrs_.extract(base->lkey);
     if (node.empty()) {
       fabric().misuse.emplace_back("a region is changed that is none");
@@ -79,6 +137,12 @@ struct Verbs {
   // A provider takes locks: before it does anything, and when it has, others may go on.
   static int post_send(ibv_qp* base, ibv_send_wr* wr, ibv_send_wr** bad) {
     point();
+    if (std::ranges::none_of(fabric().qps_,
+                             [&](const auto& one) { return &one.second->qp == base; })) {
+      fabric().misuse.emplace_back("a request is posted to a queue pair that is gone");
+      *bad = wr;
+      return EINVAL;
+    }
     const int rc = take(of(base), wr, bad);
     point();
     return rc;
@@ -112,7 +176,7 @@ struct Verbs {
       r.sges.assign(wr->sg_list, wr->sg_list + wr->num_sge);
       for (const ibv_sge& sge : r.sges) {
         r.length += sge.length;
-        const auto* from = reinterpret_cast<const std::byte*>(sge.addr);
+        const auto* from = Pages::kept(reinterpret_cast<void*>(sge.addr));
         if ((wr->send_flags & IBV_SEND_INLINE) != 0)
           r.inlined.insert(r.inlined.end(), from, from + sge.length);
       }
@@ -375,6 +439,8 @@ ibv_device* Fabric::device() {
   context.ops.post_recv = Verbs::post_recv;
   context.ops.post_srq_recv = Verbs::post_srq_recv;
   context.ops.poll_cq = Verbs::poll_cq;
+  context.ops.alloc_mw = Verbs::alloc_mw;
+  context.ops.dealloc_mw = Verbs::dealloc_mw;
   context.ops.req_notify_cq = [](ibv_cq* cq, int) {
     Verbs::of(cq).armed = true;
     return 0;

@@ -18,6 +18,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -55,7 +56,9 @@ public:
   bool cleans = false;      // RESET and destroy take a queue pair's completions out of its queues
   bool roomy = false;       // completion queues may have room for what nobody asked for
   bool reuses_keys = false; // those of regions that are gone
-  bool loud = false;        // prints what it is given, and what it reports
+  uint32_t windows = 0;     // memory windows that the devices have left
+  std::set<const ibv_mr*> bound; // that has a memory window bound to it, so it cannot go
+  bool loud = false;             // prints what it is given, and what it reports
   std::function<bool()>
       refuses; // asked at each registration, if there: it fails for want of memory
   std::function<bool()> crowded; // asked at each request, if there: so it is not taken

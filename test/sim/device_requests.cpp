@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // The life of a request at the device, from its post to its completion.
 #include "device_parts.h"
+#include "pages.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -37,7 +38,7 @@ std::byte* Requests::bytes(uint32_t key, const ibv_pd* pd, uint64_t address, uin
   if (mr.mr.pd != pd || (mr.access & right) != right || address < mr.iova ||
       length > mr.mr.length || address - mr.iova > mr.mr.length - length)
     return nullptr;
-  return static_cast<std::byte*>(mr.mr.addr) + (address - mr.iova);
+  return Pages::kept(static_cast<std::byte*>(mr.mr.addr) + (address - mr.iova));
 }
 
 void Requests::complete(ibv_cq* base, const ibv_wc& wc) {

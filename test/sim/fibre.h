@@ -14,7 +14,7 @@
 
 namespace sim {
 
-inline constexpr uint32_t fibres_max = 8;
+inline constexpr uint32_t fibres_max = 11;
 
 // Beneath: what sync.h needs at every operation.
 namespace fibres {

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "links.h"
+#include "transfer/messages.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace sim {
 
 namespace link = adverb::link;
 
 Channel::Channel(link::Progress& progress, Role role, uint32_t fibre, uint32_t credits,
-                 size_t message_max)
+                 size_t message_max, uint8_t version)
     : link::Channel(progress, role), fibre(fibre) {
   credits_ = credits;
   message_max_ = message_max;
-  version_ = 1;
+  version_ = version;
   for (uint32_t i = 0; i <= credits; ++i)
     free_.push_back(memory_.emplace_back(new std::byte[message_max]).get());
 }
@@ -28,8 +30,12 @@ std::byte* Channel::acquire() noexcept {
 }
 
 void Channel::send(std::byte* message, size_t bytes) noexcept {
-  if (!down_)
+  const bool note =
+      deaf && role() == Role::client && message[0] == std::byte{adverb::transfer::notice_kind};
+  if (!down_ && !note) {
     sent_.emplace_back(message, message + bytes);
+    lied_last_ = false;
+  }
   sending_.push_back(message);
 }
 
@@ -105,6 +111,118 @@ bool Channel::garble(Choices& choices) {
     break;
   }
   return true;
+}
+
+namespace {
+
+template <typename Header>
+std::vector<std::byte> message_of(const Header& header, size_t payload = 0) {
+  std::vector<std::byte> message(sizeof header + payload);
+  memcpy(message.data(), &header, sizeof header);
+  return message;
+}
+
+constexpr uint64_t nobody = 0xDEAD'DEAD'DEAD;
+
+} // namespace
+
+// Nothing of it may reach memory or be taken for the answer to what was asked: an owner that lies
+// of its own memory, or writes where it may, does so by its device, too.
+void Channel::lie(Choices& choices) {
+  namespace transfer = adverb::transfer;
+  using transfer::Kind;
+  if (down_)
+    return;
+  // Made of a lie, the next one might be true.
+  const bool of_the_last = !std::exchange(lied_last_, true) && !sent_.empty();
+  transfer::NoticeHeader notice{};
+  notice.kind = transfer::notice_kind;
+  notice.number = choices.below(3);
+  if (role() == Role::server) {
+    transfer::ReplyHeader reply{};
+    reply.kind = static_cast<uint8_t>(choices.between(1, 6)); // one more than there are
+    reply.status = static_cast<uint8_t>(choices.below(6));
+    reply.source = nobody;
+    switch (choices.below(4)) {
+    case 0:
+      sent_.push_back(message_of(reply)); // to nobody
+      break;
+    case 1: // of a request that is not there, or of a run that is over, or that will be
+      if (!of_the_last || sent_.back().size() < sizeof reply || transfer::is_notice(sent_.back()))
+        return;
+      memcpy(&reply, sent_.back().data(), sizeof reply);
+      if (choices.once_in(2))
+        reply.request += choices.once_in(2) ? 1000 : uint64_t{0} - 1000;
+      else
+        reply.run += choices.once_in(2) ? 1000 : uint32_t{0} - 1000;
+      if (reply.kind != static_cast<uint8_t>(Kind::write) &&
+          reply.kind != static_cast<uint8_t>(Kind::read))
+        return; // the others name no request
+      sent_.push_back(message_of(reply, reply.length));
+      break;
+    case 2: // keys have ended that never were
+      notice.count = 1;
+      sent_.push_back(message_of(notice, sizeof(uint32_t)));
+      break;
+    default: // of none
+      sent_.push_back(message_of(notice));
+      break;
+    }
+    return;
+  }
+  transfer::RequestHeader request{};
+  request.source = nobody;
+  request.target = nobody;
+  request.kind = static_cast<uint8_t>(choices.between(1, 6));
+  switch (choices.below(6)) {
+  case 0: // of a newer version, or a kind that is not known
+    request.version = static_cast<uint8_t>(choices.between(0, 1));
+    request.kind = static_cast<uint8_t>(choices.once_in(2) ? 100 : request.kind);
+    sent_.push_back(message_of(request));
+    break;
+  case 1: // for a queue pair that is not there
+    sent_.push_back(message_of(request));
+    break;
+  case 2: // more than may be
+    for (uint32_t i = choices.below(4 * credits()); i != 0; --i) {
+      request.kind = static_cast<uint8_t>(Kind::query);
+      sent_.push_back(message_of(request));
+    }
+    break;
+  case 3: // of keys that have not ended, or not so
+    sent_.push_back(message_of(notice));
+    break;
+  default: // what was asked before, once more; or of more than there is
+    if (!of_the_last || sent_.back().size() < sizeof request || transfer::is_notice(sent_.back()))
+      return;
+    memcpy(&request, sent_.back().data(), sizeof request);
+    if (request.kind == static_cast<uint8_t>(Kind::write) ||
+        request.kind == static_cast<uint8_t>(Kind::release))
+      return;
+    request.source = nobody;
+    request.run -= std::min(request.run, 1U); // its own, halted, would ask for ever
+    if (choices.once_in(2)) {
+      request.total = uint64_t{1} << choices.below(64);
+      request.key += choices.below(2);
+    }
+    sent_.push_back(message_of(request));
+    break;
+  }
+}
+
+void Net::corrupt(uint32_t fibre) {
+  liar_ = fibre;
+  for (const auto& channel : channels_)
+    channel->deaf = channel->fibre == fibre;
+}
+
+void Net::lie() {
+  std::vector<Channel*> theirs;
+  for (const auto& channel : channels_)
+    if (channel->fibre == liar_)
+      theirs.push_back(channel.get());
+  if (!theirs.empty())
+    theirs[choices.below(static_cast<uint32_t>(theirs.size()))]->lie(choices);
 }
 
 void Net::offer(Steps& steps) {
@@ -196,10 +314,13 @@ void Links::seek(const std::shared_ptr<Search>& search, int attempt) {
 std::shared_ptr<Channel> Links::open_to(Links& theirs) {
   const uint32_t credits = net_.choices.between(1, 6);
   const size_t message_max = 512 << net_.choices.below(3);
+  const uint8_t version = net_.choices.once_in(8) ? 0 : 1;
   auto client = std::make_shared<Channel>(*progress_, link::Channel::Role::client, fibre_, credits,
-                                          message_max);
+                                          message_max, version);
   auto server = std::make_shared<Channel>(*theirs.progress_, link::Channel::Role::server,
-                                          theirs.fibre_, credits, message_max);
+                                          theirs.fibre_, credits, message_max, version);
+  for (const auto& end : {client, server})
+    end->deaf = net_.liar_ != 0 && end->fibre == net_.liar_;
   client->peer = server.get();
   server->peer = client.get();
   net_.channels_.push_back(client);

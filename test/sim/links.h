@@ -33,6 +33,11 @@ public:
   // end of one sends what the protocol has no word for, and the other is to end it.
   void lose();
   bool lost() const { return lost_; }
+  // From now on those whose thread is `fibre` are liars, who never take note of keys that ended.
+  void corrupt(uint32_t fibre);
+  // One of them says something that every message must be, and that no honest peer says.
+  void lie();
+  bool lies() const { return liar_ != 0; }
 
   Choices& choices;
 
@@ -47,6 +52,7 @@ private:
   std::map<std::pair<class Links*, class Links*>, std::shared_ptr<Channel>> clients_;
   const bool shared_; // by all queue pairs of two programs
   bool lost_ = false;
+  uint32_t liar_ = 0; // whose thread; 0: all are honest
 };
 
 // One end.
@@ -54,7 +60,7 @@ class Channel final : public adverb::link::Channel {
 public:
   // `fibre`: that takes what comes, unless a poll does.
   Channel(adverb::link::Progress& progress, Role role, uint32_t fibre, uint32_t credits,
-          size_t message_max);
+          size_t message_max, uint8_t version);
 
   std::byte* acquire() noexcept override;
   void send(std::byte* message, size_t bytes) noexcept override;
@@ -63,6 +69,9 @@ public:
 
   void open(adverb::link::Protocol& protocol);
   void end();
+  // As if it had been sent from here, credits or not.
+  void lie(Choices& choices);
+  bool deaf = false; // never says that it has taken note
   // Takes the oldest message that is under way to this end. The progress lock is held.
   void take();
   bool coming() const { return !peer->sent_.empty(); }
@@ -92,6 +101,7 @@ private:
   std::vector<std::byte*> free_;
   std::deque<std::byte*> sending_;
   std::deque<std::vector<std::byte>> sent_;
+  bool lied_last_ = false; // the last of these is a lie
   Received received_;
   bool starved_ = false;
   bool closing_ = false;

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-// All that the programs of a schedule register is ordinary memory of their own, which stays mapped;
-// to ask the kernel each time takes more than the rest of a schedule.
+// What the programs of a schedule register is memory of their own, mapped unless they have taken it
+// away; to ask the kernel each time takes more than the rest of a schedule.
 #include "memory/mappings.h"
+#include "pages.h"
 
 namespace adverb::memory {
 
-Mapping mapping_of(uintptr_t, size_t, bool) {
-  return Mapping::ordinary;
+Mapping mapping_of(uintptr_t start, size_t length, bool) {
+  if (!sim::Pages::all_there(start, length))
+    return Mapping::absent;
+  return sim::Pages::any_foreign(start) ? Mapping::foreign : Mapping::ordinary;
 }
 
 } // namespace adverb::memory

@@ -49,6 +49,7 @@ struct Operation {
   bool with_imm = false;   // a SEND that carries an immediate
   bool compares = false;   // a FETCH_ADD that is a CMP_AND_SWP, of what is never there
   uint32_t key = 0;        // of the peer's, if any
+  bool follows = false;    // by that key it reaches what is mapped there, or nothing
   Target target;           // writes, reads, atomics
   // What it carries, for writes and sends. Where that is an earlier READ's result, `from`.
   std::vector<uint64_t> values;
@@ -86,6 +87,11 @@ public:
   void gone(uint32_t qp, std::vector<uint64_t> cells);
   // The owner deregisters a key of its memory with requests under it outstanding, which may fail.
   void key_ends(uint32_t there, uint32_t key);
+  // The owner takes away a range of its memory: what is outstanding there and follows addresses may
+  // fail; what is posted there from here on must, atomics excepted: their pages may be kept.
+  void memory_goes(uint32_t there, uint32_t cell, uint32_t count);
+  // It comes back, unless somebody has still to be refused for it.
+  bool memory_returns(uint32_t there);
   // Whether a request that is not over names it.
   bool uses_key(uint32_t there, uint32_t key) const;
   // Numbers for the next connection's queue pairs: this one and the next, which nobody else gets.
@@ -148,6 +154,7 @@ private:
     Status status = Status::success;
     std::vector<uint64_t> result;
     bool doomed = false; // its key ended before it was over
+    bool torn = false;   // wrong, and its first or last bytes are not
     bool barred = false; // behind one that must be refused: it must have no effect
   };
   struct Queue {
@@ -196,7 +203,10 @@ private:
   const Receive* next_receive(Queue& queue, const Completion& completion);
   bool troubled(const Queue& queue) const;
   bool is_barred(const Known& operation) const;
+  bool reaches_what_is_away(const Known& operation) const;
+  void meet_what_is_away(Known& operation);
   bool came_too_late(const Known& operation) const;
+  bool may_be_passed_by_a_failure(const Known& operation) const;
   void judge_barriers(const std::vector<std::vector<uint64_t>>& cells);
   void judge(const Look& look);
   std::string against(const Look& look, const Known* source) const;
@@ -211,7 +221,8 @@ private:
   std::map<uint64_t, Known> all_;
   std::map<uint32_t, Queue> queues_;
   std::map<uint64_t, std::map<uint64_t, Receive>> pools_;
-  Receive taken_{}; // from a pool, the last
+  Receive taken_{};                 // from a pool, the last
+  std::map<uint32_t, Target> away_; // of each program's memory
   uint32_t next_queue_ = 0;
   std::vector<Look> looks_;
   std::vector<Arrival> arrivals_; // judged at the end: a READ's result may be known later

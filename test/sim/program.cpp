@@ -6,7 +6,6 @@
 #include <array>
 #include <cstdio>
 #include <cstring>
-#include <sys/mman.h>
 
 namespace sim {
 
@@ -14,15 +13,16 @@ namespace {
 
 constexpr uint32_t cell_bytes = sizeof(uint64_t);
 
-// One mapping for each program of a schedule, for all schedules.
-std::span<uint64_t> memory_of(uint32_t program, uint32_t part, uint32_t cells) {
-  static std::map<std::pair<uint32_t, uint32_t>, void*> all;
-  void*& at = all[{program, part}];
-  if (at == nullptr)
-    at = mmap(nullptr, cells * cell_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
-              0);
-  memset(at, 0, cells * cell_bytes);
-  return {static_cast<uint64_t*>(at), cells};
+constexpr size_t page = 4096;
+// What peers reach lies on two pages: its smaller region ends where the second begins.
+constexpr size_t shared_offset = page - Program::side_cells * cell_bytes;
+
+size_t pages_for(size_t bytes) {
+  return (bytes + page - 1) / page * page;
+}
+
+std::span<uint64_t> cells_at(const Pages& pages, size_t offset, size_t cells) {
+  return {reinterpret_cast<uint64_t*>(pages.kept() + offset), cells};
 }
 
 } // namespace
@@ -44,7 +44,10 @@ Program::Program(uint32_t number, Choices& choices, Fabric& fabric, Net& net, Or
              .edge = &edge_,
              .log_sink = &words_,
              .shared_page = false}),
-      shared_(memory_of(number, 0, shared_cells)), own_(memory_of(number, 1, slots * slot_cells)),
+      shared_pages_(pages_of(number, 0, pages_for(shared_offset + shared_cells * cell_bytes))),
+      own_pages_(pages_of(number, 1, pages_for(size_t{slots} * slot_cells * cell_bytes))),
+      shared_(cells_at(shared_pages_, shared_offset, shared_cells)),
+      own_(cells_at(own_pages_, 0, size_t{slots} * slot_cells)),
       next_id_((number + 1) * 1'000'000ULL), next_value_((number + 1) * 1'000'000'000'000ULL),
       deep_(choices.once_in(24)), sleeps_(choices.once_in(3)),
       hasty_(sleeps_ && choices.once_in(2)),
@@ -52,6 +55,7 @@ Program::Program(uint32_t number, Choices& choices, Fabric& fabric, Net& net, Or
       renewals_(choices.once_in(3) ? choices.between(1, 4) : 0),
       abrupt_(!fabric.reuses_keys && choices.once_in(4)),
       changes_(choices.once_in(3) ? choices.between(1, 4) : 0),
+      losses_(choices.once_in(5) ? choices.between(1, 3) : 0), odd_(choices.once_in(4)),
       downs_(choices.once_in(3) ? choices.between(1, 3) : 0),
       wrong_(std::array<uint32_t, 8>{0, 0, 200, 200, 40, 40, 10, 4}[choices.below(8)]) {
   words_.loud = loud;
@@ -62,6 +66,8 @@ Program::Program(uint32_t number, Choices& choices, Fabric& fabric, Net& net, Or
   world.parts.links.put(std::move(links));
   context_ = verbs_.open_device(fabric.device());
   pd_ = verbs_.alloc_pd(context_);
+  shared_pages_.foreign = choices.once_in(24);
+  own_pages_.foreign = choices.once_in(24);
   register_all();
   const uint32_t cqs = choices.between(1, 3);
   for (uint32_t i = 0; i < cqs; ++i)
@@ -243,6 +249,14 @@ uint64_t* Program::cells_of(uint32_t slot) {
   return own_.data() + static_cast<size_t>(slot) * slot_cells;
 }
 
+uint64_t* Program::shared_at(uint32_t cell) const {
+  return reinterpret_cast<uint64_t*>(shared_pages_.mine() + shared_offset) + cell;
+}
+
+uint64_t* Program::own_at(const uint64_t* cell) const {
+  return reinterpret_cast<uint64_t*>(own_pages_.mine()) + (cell - own_.data());
+}
+
 void Program::use(uint64_t id, uint32_t slot) {
   slots_[id] = slot;
   ++users_[slot];
@@ -257,8 +271,10 @@ void Program::release(uint64_t id) {
 
 void Program::wind_up() {
   found_some_ = false;
-  // A poll of one queue takes messages for another, too.
-  for (int look = 0; look < 2 && !found_some_; ++look)
+  // A poll of one queue takes messages for another, too: one each, of which the last of several
+  // parts brings a completion.
+  constexpr int looks = 10;
+  for (int look = 0; look < looks && !found_some_; ++look)
     for (Completions& queue : cqs_)
       found_some_ = poll(queue, 8) != 0 || found_some_;
   for (const auto& queue : queues_)
@@ -270,6 +286,12 @@ void Program::act() {
     return renew_key();
   if (changes_ != 0 && choices_.once_in(12))
     return change_region();
+  if (odd_ && choices_.once_in(24))
+    return ask_nonsense();
+  if (losses_ != 0 && choices_.once_in(12))
+    return take_away();
+  if ((shared_away_ || away_to_ != 0) && choices_.once_in(6) && give_back())
+    return;
   if (!old_mrs_.empty() && choices_.once_in(3) && end_old_key())
     return;
   Queue& queue = *queues_[choices_.below(static_cast<uint32_t>(queues_.size()))];
@@ -319,6 +341,20 @@ void Program::offer(Steps& steps) {
       service_.tasks.pop_front();
       task();
     });
+  if (!service_.jobs.empty()) {
+    const auto run = [this] {
+      if (service_.jobs.empty())
+        return; // another has run it
+      const auto at =
+          service_.jobs.begin() + choices_.below(static_cast<uint32_t>(service_.jobs.size()));
+      adverb::service::Job* const job = *at;
+      service_.jobs.erase(at);
+      job->run();
+    };
+    steps.emplace_back(service_of(number_), run);
+    for (uint32_t i = 0; i < copiers; ++i)
+      steps.emplace_back(copier_of(number_, i), run);
+  }
   if (!service_.timers.empty() &&
       service_.timers.begin()->first <= clock_.time + std::chrono::milliseconds(1))
     offer_late(steps);

@@ -9,6 +9,7 @@
 #include "habits.h"
 #include "links.h"
 #include "oracle.h"
+#include "pages.h"
 #include "step.h"
 
 #include "model/edge.h"
@@ -41,7 +42,8 @@ struct Entropy final : adverb::Entropy {
   uint64_t next = 1;
 };
 
-// Tasks in their order, timers at their time; each a step of the schedule's.
+// Tasks in their order, timers at their time, jobs in any, as each may sleep; each a step of the
+// schedule's.
 struct Service final : adverb::service::Service {
   explicit Service(Clock& clock) : clock(clock) {}
   void watch(int, uint32_t, std::function<void(uint32_t)>) override {}
@@ -57,11 +59,13 @@ struct Service final : adverb::service::Service {
   }
   void own_fd(int) noexcept override {}
   void disown_fd(int) noexcept override {}
-  bool due() noexcept override { return !tasks.empty(); }
+  void post(adverb::service::Job& job) override { jobs.push_back(&job); }
+  void poll(adverb::service::Poller&) override {} // there is none here
   bool on_thread() const noexcept override { return true; }
 
   Clock& clock;
   std::deque<std::function<void()>> tasks;
+  std::vector<adverb::service::Job*> jobs;
   std::multimap<std::chrono::nanoseconds, std::pair<uint64_t, std::function<void()>>> timers;
   uint64_t last_timer = 0;
 };
@@ -111,6 +115,8 @@ public:
     last_polled_ = choices_.once_in(2) ? budget_ : choices_.between(0, budget_);
   }
   bool silent() const { return silent_; }
+  // A minute in which nothing happens.
+  void let_time_pass() { clock_.time += std::chrono::seconds(61); }
   // Takes what completes, and receives what comes, but posts no request.
   void wind_up();
   // It sleeps, and something is there: nobody has woken it.
@@ -173,9 +179,17 @@ private:
   void deregister_all();
   ibv_mr* register_shared();
   void renew_key();
+  void ask_nonsense();
   bool end_old_key();
   void change_region();
   bool may_change_own();
+  void take_shared_away();
+  void take_own_away();
+  void take_away();
+  bool give_back();
+  bool is_away(uint32_t slot) const { return slot >= away_from_ && slot < away_to_; }
+  uint64_t* shared_at(uint32_t cell) const; // as requests and regions name it
+  uint64_t* own_at(const uint64_t* cell) const;
   bool may_lack() const { return fabric_.refuses || fabric_.crowded; }
   void poll();
   void post(Queue& queue);
@@ -202,6 +216,7 @@ private:
   void use(uint64_t id, uint32_t slot);
   void release(uint64_t id);
   uint32_t key_of(uint32_t slot);
+  bool follows_addresses(uint32_t key) const;
   uint64_t* cells_of(uint32_t slot);
   size_t kept_slots() const; // for receives to come
 
@@ -221,7 +236,9 @@ public:
 
 private:
   adverb::model::Verbs verbs_{world};
-  std::span<uint64_t> shared_;
+  Pages& shared_pages_;
+  Pages& own_pages_;
+  std::span<uint64_t> shared_; // as it is kept: what it has taken away it does not touch itself
   std::span<uint64_t> own_;
   ibv_context* context_ = nullptr;
   ibv_pd* pd_ = nullptr;
@@ -267,8 +284,13 @@ private:
   bool side_wide_ = false;
   bool near_wide_ = false;
   bool near_lent_ = false;
-  uint32_t downs_; // times a queue pair may be taken down
-  uint32_t wrong_; // one in so many requests must be refused; 0: none
+  uint32_t losses_;          // times a piece of its memory may be taken away
+  bool shared_away_ = false; // a piece of it
+  uint32_t away_from_ = 0;   // of its own: slots
+  uint32_t away_to_ = 0;     // not this one
+  bool odd_;                 // it asks for what no verb gives
+  uint32_t downs_;           // times a queue pair may be taken down
+  uint32_t wrong_;           // one in so many requests must be refused; 0: none
 };
 
 } // namespace sim

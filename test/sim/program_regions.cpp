@@ -3,42 +3,50 @@
 // somebody will, and how they change.
 #include "program.h"
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 
 namespace sim {
 
 namespace {
 constexpr uint32_t cell_bytes = sizeof(uint64_t);
+constexpr size_t page = 4096;
 constexpr unsigned shared_rights = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
                                    IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+
+// Whether it is not registered with the device: no kernel has a handle of it.
+bool follows(const ibv_mr& mr) {
+  return mr.handle == UINT32_MAX;
+}
 } // namespace
 
 // By other addresses than the program's own, where it says so.
 ibv_mr* Program::register_shared() {
   if (shift_ == 0)
-    return verbs_.reg_mr(pd_, shared_.data(), shared_.size_bytes(), shared_rights);
-  return verbs_.reg_mr_iova(pd_, shared_.data(), shared_.size_bytes(),
-                            reinterpret_cast<uintptr_t>(shared_.data()) + shift_, shared_rights);
+    return verbs_.reg_mr(pd_, shared_at(0), shared_.size_bytes(), shared_rights);
+  return verbs_.reg_mr_iova(pd_, shared_at(0), shared_.size_bytes(),
+                            reinterpret_cast<uintptr_t>(shared_at(0)) + shift_, shared_rights);
 }
 
 void Program::register_all() {
   const auto near_bytes = near_slots * slot_cells * cell_bytes;
   shift_ = choices_.once_in(4) ? uint64_t{1} << 44 : 0;
   shared_mr_ = register_shared();
-  own_mr_ = verbs_.reg_mr(pd_, own_.data(), own_.size_bytes(), IBV_ACCESS_LOCAL_WRITE);
-  near_mr_ = verbs_.reg_mr(pd_, own_.data(), near_bytes, IBV_ACCESS_LOCAL_WRITE);
-  side_mr_ = verbs_.reg_mr(pd_, shared_.data(), side_cells * cell_bytes, shared_rights);
+  own_mr_ = verbs_.reg_mr(pd_, own_at(own_.data()), own_.size_bytes(), IBV_ACCESS_LOCAL_WRITE);
+  near_mr_ = verbs_.reg_mr(pd_, own_at(own_.data()), near_bytes, IBV_ACCESS_LOCAL_WRITE);
+  side_mr_ = verbs_.reg_mr(pd_, shared_at(0), side_cells * cell_bytes, shared_rights);
   if (choices_.once_in(3))
     for (int i = 0; i < 5; ++i)
-      counter_mrs_.push_back(
-          verbs_.reg_mr(pd_, shared_.data(), shared_.size_bytes(), shared_rights));
+      counter_mrs_.push_back(verbs_.reg_mr(pd_, shared_at(0), shared_.size_bytes(), shared_rights));
   if (choices_.once_in(2))
     return;
   other_pd_ = verbs_.alloc_pd(context_);
-  others_mr_ = verbs_.reg_mr(other_pd_, shared_.data(), shared_.size_bytes(), shared_rights);
-  others_own_mr_ = verbs_.reg_mr(other_pd_, own_.data(), own_.size_bytes(), IBV_ACCESS_LOCAL_WRITE);
-  readable_mr_ = verbs_.reg_mr(pd_, shared_.data(), shared_.size_bytes(), IBV_ACCESS_REMOTE_READ);
-  sealed_mr_ = verbs_.reg_mr(pd_, own_.data(), own_.size_bytes(), 0);
+  others_mr_ = verbs_.reg_mr(other_pd_, shared_at(0), shared_.size_bytes(), shared_rights);
+  others_own_mr_ =
+      verbs_.reg_mr(other_pd_, own_at(own_.data()), own_.size_bytes(), IBV_ACCESS_LOCAL_WRITE);
+  readable_mr_ = verbs_.reg_mr(pd_, shared_at(0), shared_.size_bytes(), IBV_ACCESS_REMOTE_READ);
+  sealed_mr_ = verbs_.reg_mr(pd_, own_at(own_.data()), own_.size_bytes(), 0);
 }
 
 void Program::deregister_all() {
@@ -59,12 +67,21 @@ uint32_t Program::key_of(uint32_t slot) {
   return (slot < near_slots && !near_changing_ && habits_.near() ? near_mr_ : own_mr_)->lkey;
 }
 
+// Whether what peers do by it comes to the memory that is mapped there then, and not to the pages
+// that were when it was registered.
+bool Program::follows_addresses(uint32_t key) const {
+  const auto is_it = [&](const ibv_mr* mr) {
+    return mr != nullptr && mr->rkey == key && follows(*mr);
+  };
+  return is_it(shared_mr_) || is_it(side_mr_) || std::ranges::any_of(counter_mrs_, is_it);
+}
+
 // One more region of the same memory, which peers use from here on.
 void Program::renew_key() {
   --renewals_;
   ibv_mr* fresh = register_shared();
   if (fresh == nullptr) {
-    if (errno != ENOMEM || !fabric_.refuses)
+    if (!(errno == ENOMEM && fabric_.refuses) && !(errno == EFAULT && shared_away_))
       trouble.emplace_back("ibv_reg_mr fails");
     return;
   }
@@ -82,6 +99,12 @@ bool Program::end_old_key() {
     oracle_.key_ends(number_, old->rkey);
   }
   old_mrs_.erase(old_mrs_.begin());
+  if (odd_ && !follows(*old) && choices_.once_in(3)) { // the first time
+    fabric_.bound.insert(old);
+    if (verbs_.dereg_mr(old) != EBUSY)
+      trouble.emplace_back("ibv_dereg_mr of a region with a window does not say EBUSY");
+    fabric_.bound.erase(old);
+  }
   if (verbs_.dereg_mr(old) != 0)
     trouble.emplace_back("ibv_dereg_mr fails");
   return true;
@@ -107,7 +130,7 @@ bool Program::may_change_own() {
 // otherwise then. One for which that fails would have to be given up.
 void Program::change_region() {
   --changes_;
-  if (fabric_.refuses)
+  if (fabric_.refuses || shared_away_ || away_to_ != 0)
     return;
   int rc = 0;
   if (choices_.once_in(2)) {
@@ -119,7 +142,7 @@ void Program::change_region() {
     }
     side_wide_ = !side_wide_;
     changing_ = true;
-    rc = verbs_.rereg_mr(side_mr_, IBV_REREG_MR_CHANGE_TRANSLATION, nullptr, shared_.data(),
+    rc = verbs_.rereg_mr(side_mr_, IBV_REREG_MR_CHANGE_TRANSLATION, nullptr, shared_at(0),
                          side_wide_ ? shared_.size_bytes() : side_cells * cell_bytes, 0);
     changing_ = false;
   } else {
@@ -129,7 +152,7 @@ void Program::change_region() {
     if (choices_.once_in(2)) {
       near_wide_ = !near_wide_;
       rc =
-          verbs_.rereg_mr(near_mr_, IBV_REREG_MR_CHANGE_TRANSLATION, nullptr, own_.data(),
+          verbs_.rereg_mr(near_mr_, IBV_REREG_MR_CHANGE_TRANSLATION, nullptr, own_at(own_.data()),
                           near_wide_ ? own_.size_bytes() : near_slots * slot_cells * cell_bytes, 0);
     } else {
       near_lent_ = !near_lent_;
@@ -141,6 +164,103 @@ void Program::change_region() {
   }
   if (rc != 0)
     trouble.push_back("ibv_rereg_mr: " + std::to_string(rc));
+}
+
+// What every provider refuses; a region stays as it was.
+void Program::ask_nonsense() {
+  void* const start = shared_at(0);
+  const size_t bytes = shared_.size_bytes();
+  constexpr int local = IBV_ACCESS_LOCAL_WRITE;
+  if (choices_.once_in(2)) {
+    ibv_mr* made = nullptr;
+    switch (choices_.below(5)) {
+    case 1:
+      made = verbs_.reg_mr(pd_, start, bytes, IBV_ACCESS_REMOTE_WRITE);
+      break;
+    case 2:
+      made = verbs_.reg_mr(pd_, start, bytes, 1 << 19);
+      break;
+    case 3:
+      made = verbs_.reg_mr(pd_, start, SIZE_MAX, local);
+      break;
+    case 4:
+      made = verbs_.reg_mr_iova(pd_, start, bytes, reinterpret_cast<uintptr_t>(start) + 8, local);
+      break;
+    default:
+      made = verbs_.reg_mr(pd_, start, 0, local);
+      break;
+    }
+    if (made != nullptr || (errno != EINVAL && !(errno == ENOMEM && fabric_.refuses)))
+      trouble.emplace_back("ibv_reg_mr takes nonsense, or does not say EINVAL");
+    return;
+  }
+  struct Change {
+    int flags;
+    void* start;
+    size_t bytes;
+    int access;
+  };
+  const std::array<Change, 6> all{
+      {{0, nullptr, 0, 0},
+       {1 << 20, nullptr, 0, 0},
+       {IBV_REREG_MR_CHANGE_TRANSLATION, nullptr, bytes, 0},
+       {IBV_REREG_MR_CHANGE_TRANSLATION, start, 0, 0},
+       {IBV_REREG_MR_CHANGE_PD, nullptr, 0, 0},
+       {IBV_REREG_MR_CHANGE_ACCESS, nullptr, 0, IBV_ACCESS_REMOTE_WRITE}}};
+  const Change& one = all.at(choices_.below(all.size()));
+  if (verbs_.rereg_mr(near_mr_, one.flags, nullptr, one.start, one.bytes, one.access) == 0)
+    trouble.emplace_back("ibv_rereg_mr takes nonsense");
+}
+
+// A piece of its memory, which from here on is not mapped: what peers do there by a region that
+// follows addresses earns the error, and what it does itself from there or to there may.
+void Program::take_away() {
+  --losses_;
+  if (choices_.once_in(2)) {
+    if (!shared_away_)
+      take_shared_away();
+  } else if (away_to_ == 0) {
+    take_own_away();
+  }
+}
+
+void Program::take_shared_away() {
+  shared_away_ = true;
+  const bool first = choices_.once_in(3); // page
+  oracle_.memory_goes(number_, first ? 0 : side_cells,
+                      first ? side_cells : shared_cells - side_cells);
+  shared_pages_.take_away(first ? 0 : page, page);
+}
+
+// A page that no receive is to be filled on.
+void Program::take_own_away() {
+  constexpr size_t slot_bytes = slot_cells * cell_bytes;
+  const size_t from = choices_.below((deep_ ? slots : few_slots) * slot_bytes / page) * page;
+  const auto first = static_cast<uint32_t>(from / slot_bytes);
+  const auto last = static_cast<uint32_t>((from + page - 1) / slot_bytes);
+  for (const auto& [id, slot] : slots_)
+    if (slot >= first && slot <= last && oracle_.operation(id) == nullptr)
+      return;
+  away_from_ = first;
+  away_to_ = last + 1;
+  for (const auto& queue : queues_)
+    if (std::ranges::any_of(queue->order, [this](uint64_t id) { return is_away(slots_.at(id)); }))
+      oracle_.going(queue->number);
+  own_pages_.take_away(from, page);
+}
+
+// Once nobody is to find out that it was gone.
+bool Program::give_back() {
+  if (shared_away_ && oracle_.memory_returns(number_)) {
+    shared_away_ = false;
+    shared_pages_.give_back();
+    return true;
+  }
+  if (away_to_ == 0)
+    return false;
+  away_from_ = away_to_ = 0;
+  own_pages_.give_back();
+  return true;
 }
 
 } // namespace sim

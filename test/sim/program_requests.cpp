@@ -21,7 +21,7 @@ Program::There Program::where(const Queue& queue, const Operation& operation) {
   if (operation.kind == Kind::send)
     return {};
   const Program& peer = *queue.peer;
-  const auto address = reinterpret_cast<uintptr_t>(peer.shared_.data() + operation.target.cell);
+  const auto address = reinterpret_cast<uintptr_t>(peer.shared_at(operation.target.cell));
   if (operation.wrong && !operation.wrong_here)
     switch (choices_.below(peer.other_pd_ == nullptr ? 3 : 5)) {
     case 1:
@@ -139,6 +139,9 @@ bool Program::fill(Queue& queue, Operation& operation, ibv_send_wr& wr,
   operation.compares = counts && choices_.once_in(4);
   const There there = where(queue, operation);
   operation.key = there.key;
+  operation.follows = queue.peer->follows_addresses(there.key);
+  if (is_away(slot))
+    oracle_.going(queue.number); // it may be refused here, or what the device has of it goes out
   wr.wr_id = operation.id;
   if (operation.signaled && !(queue.all_signaled && choices_.once_in(2)))
     wr.send_flags |= IBV_SEND_SIGNALED;
@@ -146,10 +149,10 @@ bool Program::fill(Queue& queue, Operation& operation, ibv_send_wr& wr,
     wr.send_flags |= IBV_SEND_FENCE;
   const uint32_t bytes = operation.target.count * cell_bytes;
   if (outgoing && operation.from == never && !operation.wrong_here && bytes <= 64 &&
-      habits_.inlined())
+      !is_away(slot) && habits_.inlined())
     wr.send_flags |= IBV_SEND_INLINE;
   if (bytes != 0 || choices_.once_in(2)) // of no bytes, or of no element
-    sges.push_back({reinterpret_cast<uintptr_t>(cells), bytes, key_of(slot)});
+    sges.push_back({reinterpret_cast<uintptr_t>(own_at(cells)), bytes, key_of(slot)});
   if (bytes > cell_bytes && choices_.once_in(4)) { // in two elements
     const uint32_t most = operation.target.count - 1;
     const uint32_t first = choices_.between(1, choices_.once_in(2) ? std::min(most, 4U) : most);
@@ -254,7 +257,8 @@ void Program::post(Queue& queue) {
   for (const ibv_send_wr& wr : list)
     if ((wr.send_flags & IBV_SEND_INLINE) != 0)
       for (int i = 0; i < wr.num_sge; ++i)
-        memset(reinterpret_cast<void*>(wr.sg_list[i].addr), 0xEE, wr.sg_list[i].length);
+        memset(Pages::kept(reinterpret_cast<void*>(wr.sg_list[i].addr)), 0xEE,
+               wr.sg_list[i].length);
   for (auto& elements : sges)
     std::ranges::fill(elements, ibv_sge{});
 }
@@ -339,16 +343,20 @@ void Program::post_receive(Queue& queue) {
                         : queue.receives >= receives_max || queue.failed || queue.leaving;
   if (full || free_.empty())
     return;
+  const auto at = std::ranges::find_if(free_.rbegin(), free_.rend(),
+                                       [this](uint32_t one) { return !is_away(one); });
+  if (at == free_.rend())
+    return;
   const uint64_t id = ++next_id_;
-  const uint32_t slot = free_.back();
-  free_.pop_back();
+  const uint32_t slot = *at;
+  free_.erase(std::next(at).base());
   uint64_t* cells = cells_of(slot);
   std::fill_n(cells, slot_cells, filler);
   constexpr uint32_t all = slot_cells * cell_bytes;
   const uint32_t first = choices_.once_in(3) ? choices_.between(1, 8) * cell_bytes : all;
   std::array<ibv_sge, 2> sges{
-      {{reinterpret_cast<uintptr_t>(cells), first, key_of(slot)},
-       {reinterpret_cast<uintptr_t>(cells) + first, all - first, key_of(slot)}}};
+      {{reinterpret_cast<uintptr_t>(own_at(cells)), first, key_of(slot)},
+       {reinterpret_cast<uintptr_t>(own_at(cells)) + first, all - first, key_of(slot)}}};
   ibv_recv_wr wr{};
   wr.wr_id = id;
   wr.sg_list = sges.data();

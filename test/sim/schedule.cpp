@@ -84,6 +84,7 @@ public:
     fabric_.cleans = choices.once_in(2);
     fabric_.reuses_keys = choices.once_in(2);
     fabric_.roomy = choices.once_in(2);
+    fabric_.windows = choices.below(2) * choices.below(12);
     const uint32_t which = choose_policy(choices);
     if (loud)
       printf("  policy %s\n", text_of(which).c_str());
@@ -120,6 +121,7 @@ public:
 
   Outcome run() {
     const uint32_t loss = choices_.once_in(10) ? 20 * choices_.between(1, 20) : 0;
+    const uint32_t lies = choices_.once_in(12) ? 20 * choices_.between(1, 10) : 0; // from then on
     while (steps_ < steps_max && !(programs_[0]->done() && programs_[1]->done()) && !broken() &&
            !choices_.spent()) {
       ++steps_;
@@ -130,9 +132,18 @@ public:
         oracle_.parted();
         net_.lose();
       }
+      if (lies != 0 && steps_ == lies) {
+        oracle_.parted();
+        net_.corrupt(service_of(choices_.below(2)));
+      }
+      if (net_.lies() && choices_.once_in(16))
+        net_.lie();
+      if (net_.lies() && choices_.once_in(200))
+        for (const auto& program : programs_)
+          program->let_time_pass();
       // What waits for a peer that was lost, or for the device to have room, goes on after a while,
       // and nothing else may.
-      if ((net_.lost() || fabric_.crowded) && choices_.once_in(8))
+      if ((net_.lost() || net_.lies() || fabric_.crowded) && choices_.once_in(8))
         for (const auto& program : programs_)
           offer(*program, &Program::offer_late);
       if (!take_any())
