@@ -16,9 +16,10 @@ namespace {
 constexpr const char* usage =
     "usage: many_queues [--seconds N] [--queues N] [--threads N] [--one-process] [--churn]\n";
 
-int verdict(unsigned broken, unsigned number, unsigned promise, const char* name) {
+int verdict(unsigned broken, unsigned number, stress::Promise promise, const char* name) {
   const bool bad = (broken & promise) != 0;
-  printf("%s %u - %s%s\n", bad ? "not ok" : "ok", number, name, bad ? ": see the output" : "");
+  printf("%s %u - %s%s%s\n", bad ? "not ok" : "ok", number, name, bad ? ": " : "",
+         stress::first_complaint(promise));
   return bad ? 1 : 0;
 }
 
@@ -85,7 +86,7 @@ int main(int argc, char** argv) {
     int status = 0;
     waitpid(child, &status, 0);
     if (!WIFEXITED(status) || WEXITSTATUS(status) > 15)
-      broken |= stress::progress;
+      stress::complain(stress::progress, "the peer's process has failed, status %d", status);
     else
       broken |= static_cast<unsigned>(WEXITSTATUS(status));
   }

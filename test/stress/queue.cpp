@@ -2,6 +2,7 @@
 #include "queue.h"
 
 #include <algorithm>
+#include <bit>
 #include <cinttypes>
 #include <cstdarg>
 #include <cstdio>
@@ -14,6 +15,14 @@ namespace {
 
 std::atomic<unsigned> broken_promises{0};
 std::atomic<int> complaints{0};
+
+// The first complaint of each promise, of both processes.
+struct First {
+  std::array<std::atomic<bool>, 4> said;
+  std::array<std::array<char, 200>, 4> text;
+};
+First* const first = static_cast<First*>(
+    mmap(nullptr, sizeof(First), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
 
 // Position and value decide every byte, so neither a shifted nor an older message looks right.
 void fill(std::byte* to, uint32_t bytes, uint64_t value) {
@@ -50,11 +59,19 @@ void complain(Promise promise, const char* format, ...) {
   broken_promises |= promise;
   if (complaints++ >= 20)
     return;
+  std::array<char, 200> text;
   va_list args;
   va_start(args, format);
-  vfprintf(stderr, format, args);
+  vsnprintf(text.data(), text.size(), format, args);
   va_end(args);
-  fputc('\n', stderr);
+  fprintf(stderr, "%s\n", text.data());
+  const auto which = static_cast<size_t>(std::countr_zero(static_cast<unsigned>(promise)));
+  if (!first->said[which].exchange(true))
+    first->text[which] = text;
+}
+
+const char* first_complaint(Promise promise) {
+  return first->text[static_cast<size_t>(std::countr_zero(static_cast<unsigned>(promise)))].data();
 }
 
 Queue::Queue(ibv_pd* pd, ibv_cq* cq, unsigned number) : pd_(pd), number_(number) {

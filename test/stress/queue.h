@@ -19,6 +19,8 @@ enum Promise : unsigned { completions = 1, data = 2, atomics = 4, progress = 8 }
 // What was broken so far, and the first few complaints on stderr. Thread-safe.
 unsigned broken();
 void complain(Promise promise, const char* format, ...) __attribute__((format(printf, 2, 3)));
+// The first one of it, of this process or of one forked since, once that has ended; else empty.
+const char* first_complaint(Promise promise);
 
 // What one side tells the other about a queue pair.
 struct Address {

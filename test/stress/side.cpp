@@ -16,6 +16,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr auto silence_limit = std::chrono::seconds(60); // without any completion at all
+constexpr auto event_limit = std::chrono::seconds(20);   // from a completion to its event
 constexpr unsigned number_mask = 0x7FFFFF;
 constexpr unsigned churned = number_mask; // wr_ids of queue pairs that come and go
 
@@ -142,15 +143,19 @@ bool Side::poll(Completions& from, unsigned entries) {
   return n > 0;
 }
 
-// Arms, looks once more, and sleeps until the channel says so: a lost event shows as silence, which
-// the limit here is far too long to hide.
+// Arms, looks once more, and sleeps until the channel says so. After a while it looks itself: what
+// it finds must be announced, too, but a processor may be lost between a completion and its event.
 void Side::sleep(Completions& from) {
   must(ibv_req_notify_cq(from.cq, 0) == 0, "ibv_req_notify_cq");
   if (poll(from, 32))
     return;
   pollfd fd{from.channel->fd, POLLIN, 0};
-  if (::poll(&fd, 1, 500) == 0 && poll(from, 32))
-    complain(progress, "a completion did not wake its channel");
+  const auto announced = [&](std::chrono::milliseconds limit) {
+    return ::poll(&fd, 1, static_cast<int>(limit.count())) != 0;
+  };
+  if (!announced(std::chrono::milliseconds(500)) && poll(from, 32) && !announced(event_limit))
+    complain(progress, "a completion did not wake its channel within %d s",
+             static_cast<int>(event_limit.count()));
   ibv_cq* cq = nullptr;
   void* unused = nullptr;
   while (ibv_get_cq_event(from.channel, &cq, &unused) == 0)
