@@ -4,9 +4,9 @@ the loopback device, time and memory beside stock under the default policy."""
 
 import os
 import statistics
-import subprocess
 
 from callgrind import instructions
+from native import Native, paired
 
 ROUNDS = 1000  # as managed.cpp
 # (case, the stock one beside it, requests of a post, bar for each request, title)
@@ -17,10 +17,9 @@ CASES = [
     ("write_staged", "write_stock", 1, 350, "WRITE of 64 B, source unpinned: staged"),
     ("write_windowed", "write_large_stock", 1, 350, "WRITE of 32 KiB, source unpinned: in a window"),
 ]
-PAIRS = 15     # of a stock and an adverb run, one after the other
 SECONDS = 0.3  # of one run
 RATES = [(threads, outstanding) for threads in (1, 2, 4) for outstanding in (1, 16, 64)]
-JUDGED_THREADS = 2  # with more threads than CPUs the scheduler is measured, too
+JUDGED_THREADS = 2
 LATENCY, RATE, MEMORY = 1.10, 1 / 0.95, 1.25
 DEPTHS = (16, 256, 4096)
 
@@ -33,54 +32,21 @@ def instruction_rows(build):
                "adverb": round(adverb, 1), "value": round(adverb - stock, 1), "bar": bar}
 
 
-class Native:
-    """The ordinary program, stock or under the library, in a network of its own."""
-
-    def __init__(self, build):
-        self.program = os.path.join(build, "test/bench/bench_rate")
-        self.environment = {"LD_LIBRARY_PATH": os.path.join(build, "test/loopback"),
-                            "ADVERB_LOOPBACK_FABRIC": f"adverb-bench.{os.getpid()}"}
-        self.adverb = {"LD_PRELOAD": os.path.join(build, "preload/libadverb.so"),
-                       "ADVERB_POLICY": "default"}
-        self.network = ["unshare", "-n"] if os.geteuid() == 0 else ["unshare", "-rn"]
-
-    def run(self, adverb, *words):
-        environment = {**self.environment, **(self.adverb if adverb else {})}
-        command = [*self.network, "sh", "-c", 'ip link set lo up && exec "$@"', "sh", "env",
-                   *(f"{k}={v}" for k, v in environment.items()), self.program, *map(str, words)]
-        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
-        return [float(word) for word in done.stdout.split()]
-
-    def close(self):
-        path = "/dev/shm/" + self.environment["ADVERB_LOOPBACK_FABRIC"]
-        if os.path.exists(path):
-            os.unlink(path)
-
-
-def interval(ratios):
-    """The median's 95% interval by ranks: of 15, the 4th and the 12th (binomial, 96.5%)."""
-    ordered = sorted(ratios)
-    return ordered[3], ordered[len(ordered) - 4]
-
-
 def rate_rows(native):
     for threads, outstanding in RATES:
-        pairs = [(native.run(False, "rate", threads, outstanding, SECONDS),
-                  native.run(True, "rate", threads, outstanding, SECONDS)) for _ in range(PAIRS)]
-        ratios = [adverb[0] / stock[0] for stock, adverb in pairs]
-        low, high = interval(ratios)
         bar = LATENCY if outstanding == 1 else RATE
-        row = {"name": f"write_time_{threads}x{outstanding}",
+        used = {False: [], True: []}
+
+        def time(adverb, words=("rate", threads, outstanding, SECONDS), used=used):
+            wall, cpu = native.run(adverb, *words)
+            used[adverb].append(cpu)
+            return wall
+
+        # With more threads than CPUs the scheduler is measured, too.
+        row = paired(lambda: time(False), lambda: time(True), bar if threads <= JUDGED_THREADS else None)
+        yield {"name": f"write_time_{threads}x{outstanding}",
                "title": f"WRITE of 64 B, {threads} thread{'s'[:threads - 1]}, {outstanding} outstanding",
-               "stock": statistics.median(stock[0] for stock, _ in pairs),
-               "adverb": statistics.median(adverb[0] for _, adverb in pairs),
-               "stock_cpu": statistics.median(stock[1] for stock, _ in pairs),
-               "adverb_cpu": statistics.median(adverb[1] for _, adverb in pairs),
-               "ratio": round(statistics.median(ratios), 3), "low": round(low, 3), "high": round(high, 3)}
-        if threads <= JUDGED_THREADS:  # fails only when the whole interval lies beyond the bar
-            row |= {"value": round(low, 3), "bar": round(bar, 3),
-                    "verdict": "over" if low > bar else "held" if high <= bar else "undecided"}
-        yield row
+               "stock_cpu": statistics.median(used[False]), "adverb_cpu": statistics.median(used[True]), **row}
 
 
 def memory_rows(native):
@@ -93,7 +59,7 @@ def memory_rows(native):
 
 
 def run(build):
-    native = Native(build)
+    native = Native(build, "bench_rate")
     try:
         return [*instruction_rows(build), *memory_rows(native), *rate_rows(native)]
     finally:

@@ -6,13 +6,14 @@
 //   and
 //                                                  CPU nanoseconds per request of the process
 //   bench_rate memory DEPTH                        prints resident bytes per queue pair
+#include "ends.h"
+
 #include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
-#include <infiniband/verbs.h>
 #include <memory>
 #include <thread>
 #include <unistd.h>
@@ -22,85 +23,15 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-void must(bool good, const char* what) {
-  if (!good) {
-    fprintf(stderr, "bench_rate: %s failed\n", what);
-    exit(1);
-  }
-}
-
-constexpr int rights = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
-
-struct Device {
-  ibv_context* context = nullptr;
-  ibv_pd* pd = nullptr;
-  Device() {
-    int n = 0;
-    ibv_device** list = ibv_get_device_list(&n);
-    must(n > 0, "ibv_get_device_list");
-    context = ibv_open_device(list[0]);
-    ibv_free_device_list(list);
-    must(context != nullptr, "ibv_open_device");
-    pd = ibv_alloc_pd(context);
-    must(pd != nullptr, "ibv_alloc_pd");
-  }
-};
-
-struct End {
-  ibv_cq* cq;
-  ibv_qp* qp;
-  ibv_mr* mr;
-  std::vector<char> memory = std::vector<char>(1 << 16);
-
-  End(Device& device, uint32_t depth) {
-    cq = ibv_create_cq(device.context, static_cast<int>(depth), nullptr, nullptr, 0);
-    must(cq != nullptr, "ibv_create_cq");
-    mr = ibv_reg_mr(device.pd, memory.data(), memory.size(), rights);
-    must(mr != nullptr, "ibv_reg_mr");
-    ibv_qp_init_attr init{};
-    init.send_cq = init.recv_cq = cq;
-    init.qp_type = IBV_QPT_RC;
-    init.cap = {depth, depth, 1, 1, 0};
-    qp = ibv_create_qp(device.pd, &init);
-    must(qp != nullptr, "ibv_create_qp");
-  }
-  void connect(Device& device, const End& to) {
-    ibv_qp_attr attr{};
-    attr.qp_state = IBV_QPS_INIT;
-    attr.port_num = 1;
-    attr.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
-    must(ibv_modify_qp(qp, &attr,
-                       IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0,
-         "INIT");
-    attr.qp_state = IBV_QPS_RTR;
-    attr.path_mtu = IBV_MTU_1024;
-    attr.dest_qp_num = to.qp->qp_num;
-    attr.max_dest_rd_atomic = 1;
-    attr.min_rnr_timer = 1;
-    attr.ah_attr.is_global = 1;
-    attr.ah_attr.port_num = 1;
-    attr.ah_attr.grh.sgid_index = 1;
-    must(ibv_query_gid(device.context, 1, 1, &attr.ah_attr.grh.dgid) == 0, "ibv_query_gid");
-    must(ibv_modify_qp(qp, &attr,
-                       IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-                           IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == 0,
-         "RTR");
-    attr.qp_state = IBV_QPS_RTS;
-    attr.timeout = 14;
-    attr.retry_cnt = attr.rnr_retry = 7;
-    attr.max_rd_atomic = 1;
-    must(ibv_modify_qp(qp, &attr,
-                       IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-                           IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC) == 0,
-         "RTS");
-  }
-};
+using bench::Device;
+using bench::End;
+using bench::must;
 
 struct Pair {
   End from, to;
   Pair(Device& device, uint32_t depth) : from(device, depth), to(device, depth) {
-    from.connect(device, to);
-    to.connect(device, from);
+    from.connect(device, to.qp->qp_num);
+    to.connect(device, from.qp->qp_num);
   }
 };
 

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""What requests on unpinned memory cost that the peer's CPU carries out: counts for each, and time on the
+loopback device beside stock. A core has to be free for each of four threads, else they are late."""
+
+import glob
+import json
+import os
+import re
+import subprocess
+import tempfile
+
+from native import Native, paired
+
+COUNT = 4000             # requests of a run that is counted; another has three times as many
+LATENCY_COUNT = 3000     # of a run that is timed
+LARGE_COUNT = 100
+LARGE = 1 << 20          # bytes
+# (title, operation, bytes, outstanding, stock's operation, requests of a run, bar of the ratio, link.spin in us)
+TIMES = [
+    ("READ of 8 B, beside a message and its answer", "read", 8, 1, "message", LATENCY_COUNT, 1.5, 50),
+    ("WRITE of 8 B, beside a message and its answer", "write", 8, 1, "message", LATENCY_COUNT, 1.5, 50),
+    ("READ of 8 B without spinning", "read", 8, 1, "message", LATENCY_COUNT, None, 0),
+    ("WRITE of 8 B without spinning", "write", 8, 1, "message", LATENCY_COUNT, None, 0),
+    ("READ of 1 MiB", "read", LARGE, 1, "read", LARGE_COUNT, 3.5, 50),
+    ("READ of 1 MiB, 8 outstanding", "read", LARGE, 8, "read", LARGE_COUNT, 1 / 0.35, 50),
+    ("WRITE of 1 MiB, 8 outstanding", "write", LARGE, 8, "write", LARGE_COUNT, 1 / 0.35, 50),
+    ("READ of 8 B, 16 outstanding", "read", 8, 16, "read", 10 * COUNT, 1 / 0.4, 50),
+    ("WRITE of 8 B, 16 outstanding", "write", 8, 16, "write", 10 * COUNT, 1 / 0.4, 50),
+]
+COUNTS = {"link_messages": ("messages", 2), "link_completions": ("completions of messages", 2.5)}
+SYSCALLS = 0.01
+
+
+def policy(scratch, spin):
+    path = os.path.join(scratch, f"spin{spin}.json")
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump({"version": 1, "link": {"spin": spin}, "rules": [{"register": "none"}]}, file)
+    return path
+
+
+def counted(native, scratch, words):
+    """{counter: of both processes}"""
+    native.run(True, *words, ADVERB_STATS_FILE=os.path.join(scratch, "stats.%p"), ADVERB_POLICY=policy(scratch, 50))
+    totals = {}
+    for path in glob.glob(os.path.join(scratch, "stats.*")):
+        with open(path, encoding="utf-8") as file:
+            for name, value in json.load(file)["counters"].items():
+                totals[name] = totals.get(name, 0) + value
+        os.unlink(path)
+    return totals
+
+
+def syscalls(native, words, spin):
+    """Of both processes and the few that start them; None where perf may not count them."""
+    with tempfile.TemporaryDirectory() as scratch:
+        out = os.path.join(scratch, "perf")
+        try:
+            native.run(True, *words, before=("perf", "stat", "-x,", "-e", "raw_syscalls:sys_enter", "-o", out),
+                       ADVERB_POLICY=policy(scratch, spin))
+        except (OSError, subprocess.CalledProcessError):
+            return None
+        with open(out, encoding="utf-8") as file:
+            total = re.search(r"^(\d+),", file.read(), re.M)
+    return int(total.group(1)) if total else None
+
+
+def count_rows(native, scratch):
+    for operation in ("read", "write"):
+        def runs(count, operation=operation):
+            return operation, 8, 1, count, "polls"
+        less, more = (counted(native, scratch, runs(n)) for n in (COUNT, 3 * COUNT))
+        # A quarter more goes before, to warm up; what is made once falls out of the difference.
+        for counter, (title, bar) in COUNTS.items():
+            yield {"name": f"{operation}_{counter}", "title": f"{operation.upper()} of 8 B: {title}",
+                   "value": round((more[counter] - less[counter]) / (2.5 * COUNT), 3), "bar": bar}
+        for spin in (50, 0):
+            less, more = (syscalls(native, runs(n), spin) for n in (COUNT, 3 * COUNT))
+            if less is not None and more is not None:
+                row = {"name": f"{operation}_syscalls_spin{spin}", "value": round((more - less) / (2.5 * COUNT), 3),
+                       "title": f"{operation.upper()} of 8 B: system calls, both ends poll, spinning for {spin} us"}
+                yield row | ({"bar": SYSCALLS} if spin != 0 else {})
+    # The loopback device's own thread wakes now and then, too.
+    stock, adverb = (min(native.run(adverb, "idle", 2, ADVERB_POLICY=policy(scratch, 50))[0] for _ in range(4))
+                     for adverb in (False, True))
+    yield {"name": "idle", "title": "two idle processes that are linked: wake-ups a second, beyond stock's",
+           "value": max(round(adverb - stock, 2), 0), "bar": 0}
+
+
+def time_rows(native, scratch):
+    for title, operation, size, outstanding, beside, count, bar, spin in TIMES:
+        at = 0 if outstanding == 1 else 1  # the median of latencies, or the mean of all
+        sleeps = []
+
+        def adverb(words=(operation, size, outstanding, count), spin=spin, at=at, sleeps=sleeps):
+            figures = native.run(True, *words, ADVERB_POLICY=policy(scratch, spin))
+            sleeps.append(figures[3])
+            return figures[at]
+
+        row = paired(lambda b=beside, s=size, o=outstanding, c=count, at=at: native.run(False, b, s, o, c)[at],
+                     adverb, bar)
+        yield {"name": f"{operation}_{size}x{outstanding}_spin{spin}", "title": title,
+               "sleeps": round(sorted(sleeps)[len(sleeps) // 2], 3), **row}
+
+
+def run(build):
+    native = Native(build, "bench_unload")
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            return [*count_rows(native, scratch), *time_rows(native, scratch)]
+    finally:
+        native.close()
+
+
+def show(rows):
+    print("Requests on unpinned memory, carried out by the peer's CPU")
+    print(f"{'of one request':62}{'adverb':>9}{'bar':>7}")
+    for r in (r for r in rows if "stock" not in r):
+        print(f"{r['title']:62}{r['value']:9.3f}{r.get('bar', '-'):>7}")
+    print(f"{'microseconds per request, loopback device':46}{'stock':>9}{'adverb':>9}{'ratio':>7}{'95% of it':>15}{'sleeps':>8}{'bar':>7}")
+    for r in (r for r in rows if "stock" in r):
+        judged = f"{r['bar']:7.2f} {r['verdict']}" if "bar" in r else "      -"
+        print(f"{r['title']:46}{r['stock'] / 1000:9.2f}{r['adverb'] / 1000:9.2f}{r['ratio']:7.2f}"
+              f"{r['low']:8.2f} ..{r['high']:5.2f}{r['sleeps']:8.2f}{judged}")
