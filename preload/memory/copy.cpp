@@ -121,8 +121,6 @@ bool transfer(void* own, uintptr_t program, size_t bytes, bool writing, bool nat
 } // namespace
 
 bool read(void* to, const void* program, size_t bytes) noexcept {
-  if (bytes == 0)
-    return true;
   const auto at = reinterpret_cast<uintptr_t>(program);
   look(at, bytes);
   return transfer(to, at, bytes, false, native_now());

@@ -132,7 +132,22 @@ int BareRequests::post_lent(ibv_send_wr& wr, ibv_send_wr** bad) {
   }
   take(wr, steering::traits_of(wr.opcode));
   parts_.world.counters.count(parts_.posted);
+  if (wr.num_sge == 1 && lent == 1 && lent_.back().hold)
+    sources_.learn(*wr.sg_list, lent_.back().hold.window);
   return 0;
+}
+
+// From a window that the queue pair keeps.
+int BareRequests::post_borrowed(ibv_send_wr* wr, ibv_send_wr** bad, uint32_t traits) {
+  ibv_sge element; // NOLINT: set by borrow()
+  if (!sources_.borrow(*wr->sg_list, asked_ + 1, element)) {
+    sources_.not_borrowed(asked_);
+    return not_plain;
+  }
+  const int rc = post_instead(wr, element, bad, traits);
+  if (rc != 0) [[unlikely]]
+    sources_.not_borrowed(asked_);
+  return rc;
 }
 
 void BareRequests::give_back_last(size_t lent) noexcept {

@@ -17,10 +17,14 @@
 
 #include "model/fifo.h"
 #include "registration/regions.h"
+#include "registration/send_sources.h"
 #include "steering/elements.h"
 #include "steering/key_verdict.h"
 #include "steering/opcode.h"
 #include "world/world.h"
+
+#include <cstddef>
+#include <cstring>
 
 namespace adverb::model {
 
@@ -51,8 +55,11 @@ public:
   struct Parts {
     World& world;
     RemoteKeys& keys;
-    const registration::Regions& regions;
+    registration::Regions& regions;
     steering::Elements& elements;
+    registration::Staging& staging;
+    const ibv_pd* pd;
+    uint64_t copy_below; // bytes below which an element is staged rather than given a window
     decltype(ibv_context_ops::post_send) post_send; // the provider's
     ibv_qp* qp;
     unsigned flags; // that each request has, whether it says so or not: IBV_SEND_SIGNALED or 0
@@ -62,7 +69,9 @@ public:
     uint64_t most = UINT64_MAX;
     uint32_t elements_most = 1; // of a request, as the program was told
   };
-  explicit BareRequests(const Parts& parts) noexcept : parts_(parts) {}
+  explicit BareRequests(const Parts& parts) noexcept
+      : parts_(parts),
+        sources_(parts.world, parts.regions, parts.staging, parts.pd, parts.copy_below, heard_) {}
 
   // Whether the device may have it as it stands. What this does not know to be so takes the long
   // way.
@@ -77,30 +86,36 @@ public:
 
   // While it is open: the common case, one request that reports, to a key that was just named,
   // where all with the device report and there is room. It goes to the provider, which answers.
-  // `not_plain`: post() is to see to the list. Nobody else is called, so that there is little to
-  // keep in registers.
+  // `not_plain`: post() is to see to the list; `plain_but_unpinned`: post_unpinned() may. Nobody
+  // else is called, so that there is little to keep in registers.
   static constexpr int not_plain = -2;
+  static constexpr int plain_but_unpinned = -3;
   [[gnu::always_inline]] int post_plain(ibv_send_wr* list, ibv_send_wr** bad) {
     if (list == nullptr || list->next != nullptr || !is_bare(list->wr_id) ||
         ((list->send_flags | parts_.flags) & IBV_SEND_SIGNALED) == 0 || silent_.count != 0)
       return not_plain;
     const uint32_t traits = steering::traits_of(list->opcode);
-    if (!key_is_known(*list, traits) || list->num_sge != 1 ||
-        parts_.regions.may_be_virtual(list->sg_list->lkey)) // of inline data it says nothing
+    if (!key_is_known(*list, traits) || list->num_sge != 1)
       return not_plain;
-    const uint32_t heard = heard_.load(std::memory_order_acquire);
-    if (owed_ == heard)
-      traits_ = traits;
-    else if (asked_ - heard < parts_.most)
-      traits_ |= traits;
-    else
+    if (parts_.regions.may_be_virtual(list->sg_list->lkey)) // of inline data it says nothing
+      return plain_but_unpinned;
+    return post_reporting(list, bad, traits);
+  }
+  // The same of one whose element is of unpinned memory, if that takes little ado.
+  [[gnu::always_inline]] int post_unpinned(ibv_send_wr* wr, ibv_send_wr** bad) {
+    const uint32_t traits = steering::traits[wr->opcode]; // which is one that posts
+    if ((traits & steering::trait_brings) != 0 ||
+        (wr->send_flags & (IBV_SEND_FENCE | IBV_SEND_INLINE)) != 0)
       return not_plain;
-    owed_ = ++asked_; // before it can report
-    receives_ += traits / steering::trait_receives % 2;
-    if (const int rc = parts_.post_send(parts_.qp, list, bad); rc != 0) [[unlikely]]
-      return not_taken(*list, rc);
-    parts_.world.counters.count(parts_.posted);
-    return 0;
+    if (!sources_.copies(wr->sg_list->length))
+      return post_borrowed(wr, bad, traits);
+    ibv_sge element; // NOLINT: set by copy()
+    if (!sources_.copy(*wr->sg_list, element))
+      return not_plain;
+    const int rc = post_instead(wr, element, bad, traits);
+    if (rc == 0) [[likely]]
+      sources_.copied_until(asked_);
+    return rc;
   }
   [[gnu::cold]] int not_taken(const ibv_send_wr& wr, int why) noexcept; // the last that was counted
   // Any list: it goes to the provider, which answers as ibv_post_send, and looks at `bad` only when
@@ -124,11 +139,13 @@ public:
     settled(heard_.load(std::memory_order_relaxed));
     uncounted_ = false;
     give_back_all();
+    sources_.free_all(asked_);
   }
   // RESET or destroy.
   void reset() noexcept {
     set_open(false);
     forget();
+    sources_.give_back();
     receives_ = 0;
   }
 
@@ -150,6 +167,37 @@ public:
   uint64_t receives() const noexcept { return receives_; } // that they take at the peer, so far
 
 private:
+  // The rest of post_plain().
+  [[gnu::always_inline]] int post_reporting(ibv_send_wr* wr, ibv_send_wr** bad, uint32_t traits) {
+    const uint32_t heard = heard_.load(std::memory_order_acquire);
+    if (owed_ == heard)
+      traits_ = traits;
+    else if (asked_ - heard < parts_.most)
+      traits_ |= traits;
+    else
+      return not_plain;
+    owed_ = ++asked_; // before it can report
+    receives_ += traits / steering::trait_receives % 2;
+    if (const int rc = parts_.post_send(parts_.qp, wr, bad); rc != 0) [[unlikely]]
+      return not_taken(*wr, rc);
+    parts_.world.counters.count(parts_.posted);
+    return 0;
+  }
+  // The same with another element in the place of its own.
+  [[gnu::always_inline]] int post_instead(ibv_send_wr* wr, ibv_sge& element, ibv_send_wr** bad,
+                                          uint32_t traits) {
+    ibv_send_wr mine; // NOLINT: a SEND and a WRITE have nothing behind that
+    memcpy(&mine, wr, offsetof(ibv_send_wr, wr) + sizeof wr->wr.rdma);
+    static_assert(sizeof wr->wr.ud <= sizeof wr->wr.rdma);
+    mine.sg_list = &element;
+    ibv_send_wr* unused = nullptr;
+    const int rc = post_reporting(&mine, &unused, traits);
+    if (rc != 0 && rc != not_plain) [[unlikely]]
+      *bad = wr;
+    return rc;
+  }
+  int post_borrowed(ibv_send_wr* wr, ibv_send_wr** bad, uint32_t traits);
+
   bool stands(const ibv_send_wr& wr, uint32_t traits) {
     return key_stands(wr, traits) && elements_stand(wr, traits);
   }
@@ -243,6 +291,7 @@ private:
   steering::RealKey real_; // the last that was asked for
   Atomic<uint32_t> heard_{0};
   Atomic<bool> open_{false}; // and nothing is lent: for heard()
+  registration::SendSources sources_;
 };
 
 } // namespace adverb::model

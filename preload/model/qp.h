@@ -135,6 +135,7 @@ private:
   bool open_bare();
   void bring_in(const ibv_send_wr* list);
   [[gnu::noinline]] int post_contended(ibv_send_wr* list, ibv_send_wr** bad);
+  [[gnu::noinline]] int post_unpinned(ibv_send_wr* list, ibv_send_wr** bad);
   [[gnu::noinline]] int post_locked(ibv_send_wr* list, ibv_send_wr** bad);
   int post_by_ring(ibv_send_wr* list, ibv_send_wr** bad);
   int post_bind(const ibv_send_wr& wr);

@@ -34,6 +34,8 @@ int Qp::post_send(ibv_send_wr* list, ibv_send_wr** bad) {
   [[likely]] case 0:
     lock_.unlock();
     return 0;
+  case BareRequests::plain_but_unpinned:
+    return post_unpinned(list, bad);
   case BareRequests::not_plain:
     return post_locked(list, bad);
   default:
@@ -42,12 +44,20 @@ int Qp::post_send(ibv_send_wr* list, ibv_send_wr** bad) {
   }
 }
 
+// Has got the lock, and lets it go, as the next.
+int Qp::post_unpinned(ibv_send_wr* list, ibv_send_wr** bad) {
+  const int rc = bare_.post_unpinned(list, bad);
+  if (rc == BareRequests::not_plain) [[unlikely]]
+    return post_locked(list, bad);
+  lock_.unlock();
+  return rc;
+}
+
 int Qp::post_contended(ibv_send_wr* list, ibv_send_wr** bad) {
   lock_.lock();
   return post_locked(list, bad);
 }
 
-// Has got the lock, and lets it go.
 int Qp::post_locked(ibv_send_wr* list, ibv_send_wr** bad) {
   const int rc = bare_.open() || open_bare() ? bare_.post(list, bad) : int{BareRequests::not_bare};
   if (rc == BareRequests::not_bare) [[unlikely]]

@@ -93,6 +93,9 @@ public:
   // Regions. Checks the element; one that is wrong it leaves as it is, for the device to judge.
   // errno: 0, EFAULT (bytes could not be read), ENOMEM. Asked only of a region with a virtual key.
   [[nodiscard]] virtual int localize(Region& region, const Use& use, ibv_sge& sge, Hold& hold);
+  // Whether elements that name one of its regions, short enough and with bytes that go out, may be
+  // copied from the region's memory as it is.
+  virtual bool copies_out() const noexcept { return false; }
   // The region may be gone. The block is given back by the caller.
   virtual void release(Hold& hold) noexcept;
   // Copies the block's first bytes to the program, where they may go by what the region is now.

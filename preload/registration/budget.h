@@ -45,6 +45,7 @@ public:
 
   // Of the queues' half.
   bool take_staging(uint64_t bytes);
+  bool staging_is_ample() { return used_.load(std::memory_order_relaxed) <= staging_bytes() / 4; }
   void give_staging(uint64_t bytes) noexcept { used_.fetch_sub(bytes, std::memory_order_relaxed); }
 
   // Every holder there is, so that one that needs a slab finds those which do not. Called by them.

@@ -100,6 +100,8 @@ public:
     return 0;
   }
 
+  bool copies_out() const noexcept override { return true; }
+
   void release(Hold& hold) noexcept override {
     if (hold.window != nullptr)
       means_.windows.done(*hold.window);

@@ -20,6 +20,21 @@ namespace adverb::registration {
 class Backend;
 struct Region;
 
+struct Window;
+
+// What a queue pair sends from again and again without asking: the window may be evicted when the
+// report of the last request has been heard. Outlives its standing.
+struct Standing {
+  explicit Standing(const Atomic<uint32_t>& heard_by) : heard(heard_by) {}
+  Window* window = nullptr;   // under the lock of Windows; null: none
+  Atomic<bool> stands{false}; // no request may go there any more, once it is false
+  Atomic<uint32_t> until{0};  // number of the report
+  const Atomic<uint32_t>& heard;
+  uint32_t seen = 0; // `until` when somebody last wanted the window's place; under the lock
+
+  bool in_use() const noexcept { return static_cast<int32_t>(until.load() - heard.load()) > 0; }
+};
+
 // A part of a region that is registered for the program's own operations (windows.h).
 struct Window {
   ibv_mr* mr = nullptr; // null once the region is gone
@@ -35,6 +50,7 @@ struct Window {
   bool written = false;      // one of them has the device write
   uint64_t forced_bytes = 0; // beyond the budget, while in use
   bool receive = false;      // forced by a posted receive, not by a request under way
+  std::vector<Standing*> standings;
   std::list<Window*>::iterator at;
 };
 

@@ -86,6 +86,7 @@ std::unique_ptr<Region> Regions::unlist(ibv_mr* mr, const Unique& held) {
     return nullptr;
   std::unique_ptr<Region> region = std::move(it->second);
   by_mr_.erase(it);
+  ++changes_;
   virtual_keys_ -= region->key != nullptr ? 1 : 0;
   if (region->key != nullptr)
     filter_.remove(region->key->value());
@@ -158,6 +159,7 @@ int Regions::change(Region& region, const Change& what, const Choose& choose) {
   if (const int rc = backend->change(region, what, held); rc != 0)
     return rc;
   assert(held.owns_lock());
+  ++changes_;
   overlaps_.remove(reached);
   overlaps_.add(Overlaps::of(region));
   region.overlaps = 0;
@@ -218,6 +220,25 @@ int Regions::local(const ibv_pd* pd, const ibv_sge& sge, unsigned rights, Span& 
     return rc;
   span.data = region->at(address);
   return 0;
+}
+
+Readable Regions::readable(const ibv_pd* pd, uint32_t key) const {
+  const Shared held(lock_);
+  const Region* region = find_virtual(key, held);
+  if (region == nullptr || !same_pd(region->pd, pd) || !region->backend->copies_out())
+    return {};
+  return {key, changes_.load(), region->iova, region->length, region->at(region->iova)};
+}
+
+Readable Regions::stand(const ibv_pd* pd, uint32_t key, Window& window, Standing& standing,
+                        uint32_t& lkey) noexcept {
+  const Shared held(lock_);
+  const Region* region = find_virtual(key, held);
+  if (region == nullptr || !same_pd(region->pd, pd) || !windows_.stand(*region, window, standing))
+    return {};
+  // No region changes meanwhile, so the window is one of it and registered.
+  lkey = window.mr->lkey;
+  return {key, changes_.load(), window.start + window.shift, window.end - window.start, nullptr};
 }
 
 void Regions::bring_in(const ibv_pd* pd, std::span<const ibv_sge> elements) const noexcept {

@@ -28,6 +28,15 @@ struct Span {
   std::byte* data = nullptr; // address of the process
 };
 
+// Bytes that may be read for elements under a key, as long as `as_of` is Regions::changes().
+struct Readable {
+  uint32_t key = 0;
+  uint64_t as_of = 0;   // 0: never
+  uint64_t address = 0; // first one, as work requests use them
+  uint64_t length = 0;
+  std::byte* data = nullptr; // address of the process
+};
+
 // The outcome of a verb on a region that is there.
 struct Ended {
   bool known = false; // false: not one of ours, nothing was done
@@ -60,6 +69,16 @@ public:
   // Local use: the element must lie in a region of `pd` with all `rights` (0 or LOCAL_WRITE).
   // ENOENT no such key in that domain, ERANGE, EACCES.
   [[nodiscard]] int local(const ibv_pd* pd, const ibv_sge& sge, unsigned rights, Span& span) const;
+  // What elements under the virtual key may be copied from, for a queue pair of `pd`; nothing where
+  // its backend does not copy. To be asked again when changes() is another.
+  [[nodiscard]] Readable readable(const ibv_pd* pd, uint32_t key) const;
+  // Keeps the window, which the caller is using for an element under that key, for a queue pair of
+  // `pd`: what may be sent from it, and under which key. Nothing: it is not kept.
+  [[nodiscard]] Readable stand(const ibv_pd* pd, uint32_t key, Window& window, Standing& standing,
+                               uint32_t& lkey) noexcept;
+  void end_standing(Standing& standing) noexcept { windows_.end_standing(standing); }
+  // Another number after each region that ended or changed. Takes no lock.
+  uint64_t changes() const noexcept { return changes_.load(std::memory_order_acquire); }
   // The pages of those elements that are of unpinned regions are looked at (memory::bring_in()),
   // for whoever uses them later holds locks. To be called without any: they may be slow to come.
   void bring_in(const ibv_pd* pd, std::span<const ibv_sge> elements) const noexcept;
@@ -138,6 +157,7 @@ private:
   std::deque<Life> lives_; // one for each region there is, and spare ones
   std::vector<Life*> spare_lives_;
   Atomic<size_t> virtual_keys_{0}; // of the listed regions; written under the lock
+  Atomic<uint64_t> changes_{1};    // the same
   Overlaps overlaps_;
   std::unordered_map<uint32_t, Region*> by_key_;
   std::unordered_map<const ibv_mr*, std::unique_ptr<Region>> by_mr_;

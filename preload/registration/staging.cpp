@@ -119,6 +119,14 @@ Block Staging::take(size_t bytes) {
   return {slab->memory + index * slab->block_bytes, slab->mr->lkey, slab};
 }
 
+Block Staging::take_to_keep(size_t bytes) noexcept {
+  try {
+    return budgets_.staging_is_ample() ? take(bytes) : Block{};
+  } catch (const std::bad_alloc&) {
+    return {};
+  }
+}
+
 void Staging::close() noexcept {
   const Held held(lock_);
   closed_ = true;

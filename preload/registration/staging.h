@@ -42,6 +42,8 @@ public:
 
   // A block of at least `bytes` (<= block_max), or an empty one when the budget is used up.
   Block take(size_t bytes);
+  // For whoever does not give it back soon: only while half of the budget is free.
+  Block take_to_keep(size_t bytes) noexcept;
   void give(Block block) noexcept;
 
   // Before the protection domain goes: gives all slabs without used blocks back, and takes none

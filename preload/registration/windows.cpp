@@ -154,15 +154,72 @@ void Windows::done(Window& window) noexcept {
   if (--window.users != 0)
     return;
   if (window.region == nullptr) {
-    if (window.mr != nullptr)
-      deregister(window, held);
-    used_.erase(window.at);
-    remove(orphans_, &window);
+    if (window.standings.empty())
+      end_orphan(window, held);
     return;
   }
   forget_forced(window);
   idle_.splice(idle_.end(), used_, window.at);
   shrink_idle(budgets_.window_bytes(), held);
+}
+
+void Windows::end_orphan(Window& window, const Held& held) noexcept {
+  if (window.mr != nullptr)
+    deregister(window, held);
+  used_.erase(window.at);
+  remove(orphans_, &window);
+}
+
+// One beyond the budget shall go when it is idle, and is not looked for then.
+bool Windows::stand(const Region& region, Window& window, Standing& standing) noexcept {
+  const Held held(lock_);
+  if (standing.window == &window && standing.stands)
+    return true;
+  // What was sent from this window before ends before its caller's use of it.
+  if (standing.window != &window && standing.in_use())
+    return false;
+  unstand(standing, held);
+  if (window.region != &region || window.forced_bytes != 0 || bytes_ > budgets_.window_bytes())
+    return false;
+  try {
+    window.standings.push_back(&standing);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  standing.window = &window;
+  standing.until.store(standing.heard.load());
+  standing.stands.store(true);
+  return true;
+}
+
+void Windows::end_standing(Standing& standing) noexcept {
+  const Held held(lock_);
+  unstand(standing, held);
+}
+
+void Windows::unstand(Standing& standing, const Held& held) noexcept {
+  standing.stands.store(false);
+  Window* const window = std::exchange(standing.window, nullptr);
+  if (window == nullptr)
+    return;
+  std::erase(window->standings, &standing);
+  if (window->region == nullptr && window->users == 0 && window->standings.empty())
+    end_orphan(*window, held);
+}
+
+// Nobody may send from the window any more; whether one who did is still at it.
+bool Windows::stands_in_the_way(Window& window) noexcept {
+  for (Standing* standing : window.standings)
+    standing->stands.store(false);
+  return std::ranges::any_of(window.standings, [](Standing* s) { return s->in_use(); });
+}
+
+void Windows::forget_standings(Window& window) noexcept {
+  for (Standing* standing : window.standings) {
+    standing->stands.store(false);
+    standing->window = nullptr;
+  }
+  window.standings.clear();
 }
 
 void Windows::drop(Region& region) noexcept {
@@ -180,15 +237,23 @@ void Windows::let_go(Region& region, const Held& held, const Region* now) noexce
     assert(window->region == &region && window->mr != nullptr);
     window->region = nullptr;
     const unsigned rights = window->written ? unsigned{IBV_ACCESS_LOCAL_WRITE} : 0U;
-    const bool lives = now != nullptr && window->users != 0 &&
-                       still_lies_in(*now, {window->mr->pd, window->used_from, window->used_to,
-                                            window->shift, rights});
-    if (!lives)
+    const bool stood_on = stands_in_the_way(*window);
+    // What was sent from there without a word may be any part of it.
+    const auto [from, to] = stood_on ? std::pair(window->start, window->end)
+                                     : std::pair(window->used_from, window->used_to);
+    const bool lives = now != nullptr && (window->users != 0 || stood_on) &&
+                       still_lies_in(*now, {window->mr->pd, from, to, window->shift, rights});
+    if (!lives) {
+      forget_standings(*window);
       deregister(*window, held);
-    if (window->users != 0)
-      orphans_.push_back(std::move(window));
-    else
+    }
+    if (window->users == 0 && !lives) {
       idle_.erase(window->at);
+      continue;
+    }
+    if (window->users == 0)
+      used_.splice(used_.end(), idle_, window->at);
+    orphans_.push_back(std::move(window));
   }
   region.windows.clear();
 }
@@ -199,16 +264,33 @@ void Windows::shrink_idle(uint64_t limit, const Held& held) {
   }
 }
 
+// What was sent from since somebody last looked is not old.
+bool Windows::was_sent_from(Window& window) noexcept {
+  bool was = false;
+  for (Standing* standing : window.standings) {
+    const uint32_t until = standing->until.load();
+    was |= std::exchange(standing->seen, until) != until;
+  }
+  return was;
+}
+
 bool Windows::give_oldest_back(const Held& held) noexcept {
-  if (idle_.empty())
-    return false;
-  Window* oldest = idle_.front();
-  assert(oldest->users == 0 && oldest->region != nullptr);
-  idle_.pop_front();
-  deregister(*oldest, held);
-  world_.counters.count(Counter::windows_evicted);
-  remove(oldest->region->windows, oldest);
-  return true;
+  for (const bool spared : {true, false})
+    for (size_t left = idle_.size(); left != 0; --left) {
+      Window* oldest = idle_.front();
+      assert(oldest->users == 0 && oldest->region != nullptr);
+      if ((spared && was_sent_from(*oldest)) || stands_in_the_way(*oldest)) {
+        idle_.splice(idle_.end(), idle_, oldest->at);
+        continue;
+      }
+      idle_.pop_front();
+      forget_standings(*oldest);
+      deregister(*oldest, held);
+      world_.counters.count(Counter::windows_evicted);
+      remove(oldest->region->windows, oldest);
+      return true;
+    }
+  return false;
 }
 
 bool Windows::try_give_back() noexcept {

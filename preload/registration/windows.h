@@ -32,6 +32,10 @@ public:
                         Window*& window);
   // At the end of each use. The region may be gone.
   void done(Window& window) noexcept;
+  // The region's window, which the caller is using, is kept in mind by a queue pair, instead of the
+  // one that was. False: it shall not be, the other is in use, or memory has run out.
+  bool stand(const Region& region, Window& window, Standing& standing) noexcept;
+  void end_standing(Standing& standing) noexcept;
   // The region ends: its windows end here, those in use too.
   void drop(Region& region) noexcept;
   // It changes, to what it is now (to `now`, if that is another): windows that are in use live on
@@ -60,6 +64,11 @@ private:
   static void note(Window& window, const Usage& usage);
   bool give_oldest_back(const Held& held) noexcept;
   void forget_forced(Window& window);
+  void end_orphan(Window& window, const Held& held) noexcept;
+  void unstand(Standing& standing, const Held& held) noexcept;
+  static bool was_sent_from(Window& window) noexcept;
+  static bool stands_in_the_way(Window& window) noexcept;
+  static void forget_standings(Window& window) noexcept;
   void let_go(Region& region, const Held& held, const Region* now) noexcept;
   void shrink_idle(uint64_t limit, const Held& held);
   void deregister(Window& window, const Held& held) noexcept;

@@ -265,6 +265,8 @@ struct Verbs {
       }
       ++fabric().posted;
       fabric().last_send = wr->wr_id;
+      if (wr->num_sge > 0)
+        fabric().last_element = wr->sg_list[0];
       if (fabric().stalled || qp.qp.qp_num == fabric().stuck)
         continue;
       uint32_t length = 0;

@@ -62,6 +62,7 @@ public:
   std::vector<uint32_t> bound; // keys of windows, as they were bound
   int refuse_post = 0;         // ENOMEM for the so-many-th request of the next call
   uint64_t last_send = 0;      // number of the request posted last
+  ibv_sge last_element{};      // its first one
   uint64_t last_shared_receive = 0;
 
   // A completion that comes late.

@@ -248,8 +248,8 @@ struct Bench final : model::QueueHost {
   registration::Staging staging{world.world, &pd};
   Elements elements{world.world, regions, staging, &pd, 0, ring};
   ibv_qp qp{};
-  model::BareRequests bare{{world.world, *this, regions, elements, Device::post_bare, &qp, 0,
-                            observe::Counter::posts_queued}};
+  model::BareRequests bare{{world.world, *this, regions, elements, staging, &pd, 0,
+                            Device::post_bare, &qp, 0, observe::Counter::posts_queued}};
   QpLane lane{device, ring, bare};
   SoftLane soft{ring};
   transfer::MessageLane messages{world.world, ring};

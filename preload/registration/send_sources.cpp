@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+#include "registration/send_sources.h"
+
+#include <new>
+
+namespace adverb::registration {
+
+void SendSources::learn(const ibv_sge& own, Window* window) noexcept {
+  if (own.length == 0)
+    return;
+  if (window != nullptr)
+    learn_window(own, *window);
+  else if (own.length <= most_)
+    learn_copy(own);
+}
+
+void SendSources::learn_copy(const ibv_sge& own) noexcept {
+  if (kept_ == nullptr) {
+    std::unique_ptr<Kept> fresh(new (std::nothrow) Kept);
+    if (fresh == nullptr || !(fresh->block = staging_.take_to_keep(slots * slot_bytes)))
+      return;
+    kept_ = std::move(fresh);
+    ready_ = most_;
+  }
+  Readable& known = place_of(*kept_, own.lkey);
+  if (known.key != own.lkey || known.as_of != regions_.changes())
+    known = regions_.readable(pd_, own.lkey);
+}
+
+void SendSources::learn_window(const ibv_sge& own, Window& window) noexcept {
+  const Readable known = regions_.stand(pd_, own.lkey, window, standing_, window_lkey_);
+  if (known.key != 0)
+    window_ = known;
+}
+
+void SendSources::give_back() noexcept {
+  if (kept_ != nullptr)
+    staging_.give(kept_->block);
+  kept_.reset();
+  ready_ = 0;
+  window_ = {};
+  regions_.end_standing(standing_);
+}
+
+} // namespace adverb::registration
