@@ -30,7 +30,7 @@ void BareRequests::take(const ibv_send_wr& wr, uint32_t traits) noexcept {
   receives_ += traits / steering::trait_receives % 2;
 }
 
-int BareRequests::post(ibv_send_wr* list, ibv_send_wr** bad) {
+int BareRequests::post(ibv_send_wr* list, ibv_send_wr** bad, bool brought_in) {
   if (list == nullptr)
     return not_bare;
   uint64_t wanted = 0;
@@ -38,9 +38,11 @@ int BareRequests::post(ibv_send_wr* list, ibv_send_wr** bad) {
     const uint32_t traits = steering::traits_of(wr->opcode);
     if (!is_bare(wr->wr_id) || !key_stands(*wr, traits))
       return not_bare;
-    if (!elements_stand(*wr, traits))
-      return list->next == nullptr && may_be_lent(*list, traits) ? post_lent(*list, bad)
-                                                                 : int{not_bare};
+    if (elements_stand(*wr, traits))
+      continue;
+    if (list->next != nullptr || !may_be_lent(*list, traits))
+      return not_bare;
+    return brought_in ? post_lent(*list, bad) : int{pages_first};
   }
   settle();
   if (!has_room_for(wanted)) [[unlikely]]

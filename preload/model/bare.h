@@ -25,6 +25,7 @@
 
 #include <cstddef>
 #include <cstring>
+#include <limits>
 
 namespace adverb::model {
 
@@ -84,12 +85,15 @@ public:
     open_.store(open && lent_.empty());
   }
 
+  // What the functions below answer beside that: no errno, nor less one, which some providers say.
+  static constexpr int none_of_providers = std::numeric_limits<int>::min();
+
   // While it is open: the common case, one request that reports, to a key that was just named,
   // where all with the device report and there is room. It goes to the provider, which answers.
   // `not_plain`: post() is to see to the list; `plain_but_unpinned`: post_unpinned() may. Nobody
   // else is called, so that there is little to keep in registers.
-  static constexpr int not_plain = -2;
-  static constexpr int plain_but_unpinned = -3;
+  static constexpr int not_plain = none_of_providers;
+  static constexpr int plain_but_unpinned = none_of_providers + 1;
   [[gnu::always_inline]] int post_plain(ibv_send_wr* list, ibv_send_wr** bad) {
     if (list == nullptr || list->next != nullptr || !is_bare(list->wr_id) ||
         ((list->send_flags | parts_.flags) & IBV_SEND_SIGNALED) == 0 || silent_.count != 0)
@@ -119,9 +123,12 @@ public:
   }
   [[gnu::cold]] int not_taken(const ibv_send_wr& wr, int why) noexcept; // the last that was counted
   // Any list: it goes to the provider, which answers as ibv_post_send, and looks at `bad` only when
-  // it fails; `not_bare`: it does not, for one in it needs more.
-  static constexpr int not_bare = -1;
-  int post(ibv_send_wr* list, ibv_send_wr** bad);
+  // it fails; `not_bare`: it does not, for one in it needs more; `pages_first`: it would be lent
+  // elements, and their pages, unless they have been `brought_in`, are to be looked at without
+  // locks.
+  static constexpr int not_bare = none_of_providers + 2;
+  static constexpr int pages_first = none_of_providers + 3;
+  int post(ibv_send_wr* list, ibv_send_wr** bad, bool brought_in);
 
   // One has succeeded. False: the queue is to be told, by landed().
   bool heard() noexcept {

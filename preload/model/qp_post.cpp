@@ -59,9 +59,18 @@ int Qp::post_contended(ibv_send_wr* list, ibv_send_wr** bad) {
 }
 
 int Qp::post_locked(ibv_send_wr* list, ibv_send_wr** bad) {
-  const int rc = bare_.open() || open_bare() ? bare_.post(list, bad) : int{BareRequests::not_bare};
-  if (rc == BareRequests::not_bare) [[unlikely]]
-    return post_by_ring(list, bad);
+  const auto post_bare = [&](bool brought_in) {
+    return bare_.open() || open_bare() ? bare_.post(list, bad, brought_in)
+                                       : int{BareRequests::not_bare};
+  };
+  int rc = post_bare(false);
+  if (rc == BareRequests::pages_first || rc == BareRequests::not_bare) [[unlikely]] {
+    bring_in(list);
+    if (rc == BareRequests::pages_first)
+      rc = post_bare(true);
+    if (rc == BareRequests::not_bare)
+      return post_by_ring(list, bad);
+  }
   lock_.unlock();
   return rc;
 }
@@ -83,7 +92,6 @@ void Qp::bring_in(const ibv_send_wr* list) {
 
 // The same.
 int Qp::post_by_ring(ibv_send_wr* list, ibv_send_wr** bad) {
-  bring_in(list);
   const std::lock_guard hold(lock_, std::adopt_lock);
   if (state_ < IBV_QPS_RTS) {
     *bad = list;

@@ -4,6 +4,7 @@
 #include "cases.h"
 
 #include <algorithm>
+#include <array>
 #include <dirent.h>
 
 namespace slow {
@@ -122,6 +123,52 @@ void regions_owner(End& end, Habit habit) {
         without.modify_connected);
   judge(options, "ibv_destroy_qp of a connected one", with.destroy_connected,
         without.destroy_connected);
+}
+
+// ---- the same where the slow page is its own, and a SEND takes its bytes from it ----
+
+constexpr std::array send_bytes = {small, small, size_t{2048}, large, small};
+
+void send_owner(End& end) {
+  for (const size_t bytes : send_bytes) {
+    ibv_sge sge{reinterpret_cast<uintptr_t>(end.fast().memory), static_cast<uint32_t>(bytes),
+                end.fast().mr->lkey};
+    ibv_recv_wr wr{};
+    wr.sg_list = &sge;
+    wr.num_sge = 1;
+    ibv_recv_wr* bad = nullptr;
+    must(ibv_post_recv(end.queue(slow_queue).qp, &wr, &bad) == 0, "ibv_post_recv");
+  }
+  end.meet();
+  end.meet();
+}
+
+void send_initiator(End& end) {
+  const Options& options = end.options();
+  warm_up(end);
+  end.meet();
+  Calls without, with;
+  const auto until = Clock::now() + options.page;
+  while (Clock::now() < until)
+    without.once(end);
+  for (size_t i = 0; i < send_bytes.size(); ++i) {
+    std::thread poster([&] {
+      end.post(slow_queue, {IBV_WR_SEND, end.slow_page(i) - lead(send_bytes[i]),
+                            end.slow_region().mr->lkey, send_bytes[i]});
+    });
+    if (!end.pages()->wait_asked(i + 1, patience(options)))
+      complain("the slow page is not asked for");
+    while (!end.pages()->all_asked_have_come())
+      with.once(end);
+    poster.join();
+    if (!end.wait(slow_queue, patience(options)) || end.queue(slow_queue).status != 0)
+      complain("the SEND from a slow page does not complete well");
+  }
+  judge(options, "ibv_reg_mr", with.reg, without.reg);
+  judge(options, "ibv_dereg_mr", with.dereg, without.dereg);
+  judge(options, "ibv_create_qp", with.create, without.create);
+  judge(options, "ibv_destroy_qp", with.destroy, without.destroy);
+  end.meet();
 }
 
 // ---- the thread that brings the page calls verbs before it does ----
@@ -320,6 +367,11 @@ void add_owner_cases(const Options& options, std::vector<Case>& to) {
                   promise("regions and queue pairs come and go while a page is away", habit), setup,
                   [=](End& end) { regions_owner(end, habit); }, regions_initiator, no_page_late});
   }
+  Setup local;
+  local.slow_at_owner = false;
+  local.slow_pages = send_bytes.size();
+  to.push_back({"local_SEND", "regions and queue pairs come and go while a SEND's page is away",
+                local, send_owner, send_initiator, no_page_late});
   for (const Habit habit : {Habit::polls, Habit::sleeps}) {
     Setup setup;
     setup.slow_pages = handler_rounds;

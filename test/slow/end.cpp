@@ -140,7 +140,7 @@ ibv_qp* End::make_qp(unsigned cq) {
   ibv_qp_init_attr init{};
   init.send_cq = init.recv_cq = cqs_[cq];
   init.qp_type = IBV_QPT_RC;
-  init.cap = {depth, 1, 1, 1, 0};
+  init.cap = {depth, depth, 1, 1, 0};
   ibv_qp* qp = ibv_create_qp(pd_, &init);
   must(qp != nullptr, "ibv_create_qp");
   return qp;

@@ -30,7 +30,7 @@ struct List {
 bool post_bare(Bench& b, List& list, int expected = 0) {
   if (!b.bare.open() && !b.queue.open_bare())
     return false;
-  const int rc = b.bare.post(list.wr.data(), &list.bad);
+  const int rc = b.bare.post(list.wr.data(), &list.bad, false);
   if (rc == model::BareRequests::not_bare)
     return false;
   CHECK(rc == expected);
