@@ -38,6 +38,10 @@ struct Mapped {
   std::byte* memory;
 };
 
+inline bool same(const ibv_sge& a, const ibv_sge& b) {
+  return a.addr == b.addr && a.length == b.length && a.lkey == b.lkey;
+}
+
 inline std::unique_ptr<const policy::Policy> policy_of(const std::string& rest) {
   auto loaded = policy::load_text(R"({"version": 1, )" + rest + "}", "test", "/usr/bin/prog");
   for (const auto& error : loaded.errors)
