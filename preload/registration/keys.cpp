@@ -13,26 +13,28 @@ constexpr size_t page_bytes = 4096;
 
 Key::~Key() {
   const std::lock_guard hold(home_->lock);
-  home_->keys.push_back(value_);
+  home_->keys.splice(home_->keys.end(), place_);
 }
 
 // The oldest of the free keys.
-bool KeyPool::reuse(uint32_t& key, const Held& /*held*/) {
+bool KeyPool::reuse(std::list<uint32_t>& place, const Held& /*held*/) {
   const std::lock_guard hold(free_->lock);
   if (free_->keys.empty())
     return false;
-  key = free_->keys.front();
-  free_->keys.pop_front();
+  place.splice(place.end(), free_->keys, free_->keys.begin());
   return true;
 }
 
 int KeyPool::take(std::shared_ptr<Key>& key) {
   const Held held(lock_);
-  uint32_t value = 0;
-  if (reuse(value, held)) {
-    key = std::make_shared<Key>(free_, value);
+  auto fresh = std::make_shared<Key>(free_);
+  std::list<uint32_t> place;
+  if (reuse(place, held)) {
+    fresh->take(place);
+    key = std::move(fresh);
     return 0;
   }
+  uint32_t& value = place.emplace_back();
   // A value that a peer believes to be real stays reserved but unused; the bound keeps a provider
   // that hands out nothing else from looping here.
   for (int tries = 0; tries < 64; ++tries) {
@@ -41,7 +43,8 @@ int KeyPool::take(std::shared_ptr<Key>& key) {
     if (told_real_.contains(value))
       continue;
     owned_.insert(value);
-    key = std::make_shared<Key>(free_, value);
+    fresh->take(place);
+    key = std::move(fresh);
     return 0;
   }
   return ENOMEM;

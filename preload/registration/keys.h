@@ -10,7 +10,7 @@
 #include "world/sync.h"
 
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <unordered_set>
@@ -24,10 +24,11 @@ class World;
 
 namespace adverb::registration {
 
-// Keys nobody uses, oldest first.
+// Keys nobody uses, oldest first. A key takes its place in the list along while it is used, so that
+// it comes back without asking for memory.
 struct FreeKeys {
   Mutex lock;
-  std::deque<uint32_t> keys;
+  std::list<uint32_t> keys;
 };
 
 // A key in use; goes back to its pool, if that is still there, when the last holder drops it. A
@@ -35,15 +36,18 @@ struct FreeKeys {
 // not reused while a peer may still act on the old meaning.
 class Key {
 public:
-  Key(std::shared_ptr<FreeKeys> home, uint32_t value) : home_(std::move(home)), value_(value) {}
+  // Of no value yet: take() gives it one.
+  explicit Key(std::shared_ptr<FreeKeys> home) : home_(std::move(home)) {}
   ~Key();
   Key(const Key&) = delete;
   Key& operator=(const Key&) = delete;
-  uint32_t value() const noexcept { return value_; }
+  // `place`: one of a list, with the value.
+  void take(std::list<uint32_t>& place) noexcept { place_.splice(place_.end(), place); }
+  uint32_t value() const noexcept { return place_.front(); }
 
 private:
   std::shared_ptr<FreeKeys> home_;
-  uint32_t value_;
+  std::list<uint32_t> place_; // one, or none yet
 };
 
 // One per program context. Thread-safe.
@@ -73,7 +77,7 @@ public:
 private:
   using Held = std::lock_guard<Mutex>; // of lock_: shown to what may only be called under it
 
-  bool reuse(uint32_t& key, const Held& held);
+  bool reuse(std::list<uint32_t>& place, const Held& held);
   int reserve(uint32_t& key, const Held& held);
 
   struct Reserved {

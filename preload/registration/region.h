@@ -96,7 +96,7 @@ struct Region {
   // ibv_rereg_mr gave the memory to another backend, and this is the region it was before: the MR
   // that the program holds is still that one's.
   std::unique_ptr<Region> former;
-  std::vector<std::unique_ptr<Window>> windows;
+  std::list<std::unique_ptr<Window>> windows;
   std::vector<std::shared_ptr<Grant>> grants;
 
   // The process's address of one that work requests use.

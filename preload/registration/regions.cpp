@@ -57,8 +57,11 @@ Refusal Regions::add(Backend& backend, const Wanted& wanted, ibv_mr*& mr) {
 void Regions::list(std::unique_ptr<Region>& region, const Unique& held) {
   assert(held.owns_lock());
   // What needs memory comes first.
-  if (region->life == nullptr && spare_lives_.empty())
+  if (region->life == nullptr && spare_lives_.empty()) {
+    if (spare_lives_.capacity() == lives_.size()) // for all of them, when their regions have ended
+      spare_lives_.reserve(std::max<size_t>(16, 2 * lives_.size()));
     spare_lives_.push_back(&lives_.emplace_back());
+  }
   Region*& by_key = by_key_[region->mr->lkey]; // a new one is of no region
   const auto place = by_mr_.try_emplace(region->programs()).first;
   try {

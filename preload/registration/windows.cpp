@@ -19,7 +19,7 @@ Gauge forced_gauge(const Window& window) {
   return window.receive ? Gauge::recv_forced_bytes : Gauge::send_forced_bytes;
 }
 
-void remove(std::vector<std::unique_ptr<Window>>& from, const Window* window) noexcept {
+void remove(std::list<std::unique_ptr<Window>>& from, const Window* window) noexcept {
   std::erase_if(from, [&](const auto& w) { return w.get() == window; });
 }
 
@@ -72,11 +72,11 @@ Window* Windows::find(Region& region, const Usage& usage, const Held& /*held*/) 
 
 Window* Windows::keep(std::unique_ptr<Window> fresh, const Usage& usage, const Held& /*held*/) {
   // What needs memory comes first.
-  auto& windows = fresh->region->windows;
-  if (windows.size() == windows.capacity())
-    windows.reserve(std::max<size_t>(1, 2 * windows.size()));
-  fresh->at = used_.insert(used_.end(), fresh.get());
-  const uint64_t bytes = fresh->end - fresh->start;
+  std::list<std::unique_ptr<Window>> one;
+  one.push_back(std::move(fresh));
+  Window& made = *one.front();
+  made.at = used_.insert(used_.end(), &made);
+  const uint64_t bytes = made.end - made.start;
   const uint64_t budget = budgets_.window_bytes();
   bytes_ += bytes;
   world_.counters.count(Counter::windows_registered);
@@ -85,16 +85,16 @@ Window* Windows::keep(std::unique_ptr<Window> fresh, const Usage& usage, const H
   // is sent: making it wait for one of another queue pair could wait for a message that only comes
   // when this one has gone. Say how much that was.
   if (bytes_ > budget) {
-    fresh->forced_bytes = std::min<uint64_t>(bytes, bytes_ - budget);
-    fresh->receive = usage.receive;
-    world_.counters.gauge_add(forced_gauge(*fresh), static_cast<int64_t>(fresh->forced_bytes));
+    made.forced_bytes = std::min<uint64_t>(bytes, bytes_ - budget);
+    made.receive = usage.receive;
+    world_.counters.gauge_add(forced_gauge(made), static_cast<int64_t>(made.forced_bytes));
     world_.counters.gauge_raise(Gauge::forced_peak_bytes,
                                 world_.counters.value(Gauge::recv_forced_bytes) +
                                     world_.counters.value(Gauge::send_forced_bytes));
   }
-  note(*fresh, usage);
-  windows.push_back(std::move(fresh));
-  return used_.back();
+  note(made, usage);
+  made.region->windows.splice(made.region->windows.end(), one);
+  return &made;
 }
 
 int Windows::use(Region& region, uintptr_t start, size_t length, bool written, bool receive,
@@ -233,7 +233,8 @@ void Windows::changed(Region& region, const Region& now) noexcept {
 }
 
 void Windows::let_go(Region& region, const Held& held, const Region* now) noexcept {
-  for (auto& window : region.windows) {
+  while (!region.windows.empty()) {
+    const auto& window = region.windows.front();
     assert(window->region == &region && window->mr != nullptr);
     window->region = nullptr;
     const unsigned rights = window->written ? unsigned{IBV_ACCESS_LOCAL_WRITE} : 0U;
@@ -243,19 +244,19 @@ void Windows::let_go(Region& region, const Held& held, const Region* now) noexce
                                      : std::pair(window->used_from, window->used_to);
     const bool lives = now != nullptr && (window->users != 0 || stood_on) &&
                        still_lies_in(*now, {window->mr->pd, from, to, window->shift, rights});
-    if (!lives) {
+    if (!lives || !stood_on)
       forget_standings(*window);
+    if (!lives)
       deregister(*window, held);
-    }
     if (window->users == 0 && !lives) {
       idle_.erase(window->at);
+      region.windows.pop_front();
       continue;
     }
     if (window->users == 0)
       used_.splice(used_.end(), idle_, window->at);
-    orphans_.push_back(std::move(window));
+    orphans_.splice(orphans_.end(), region.windows, region.windows.begin());
   }
-  region.windows.clear();
 }
 
 // Gives idle windows back, least recently used first, until at most `limit` bytes are registered.

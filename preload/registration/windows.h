@@ -10,7 +10,6 @@
 #include <list>
 #include <memory>
 #include <mutex>
-#include <vector>
 
 namespace adverb::registration {
 
@@ -79,7 +78,7 @@ private:
   std::list<Window*> idle_; // least recently used first
   std::list<Window*> used_; // a window moves between the lists and takes its node along
   uint64_t bytes_ = 0;      // registered
-  std::vector<std::unique_ptr<Window>> orphans_; // in use, region gone
+  std::list<std::unique_ptr<Window>> orphans_; // in use, region gone; from the region's list
 };
 
 } // namespace adverb::registration

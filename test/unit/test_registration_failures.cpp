@@ -5,8 +5,10 @@
 #include "region_fixture.h"
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 using namespace adverb::registration;
 using namespace region_test;
@@ -66,6 +68,30 @@ TEST_CASE("what cannot be had in memory leaves nothing at the device") {
     }
     CHECK(f.regions.remove(mr).rc == 0);
   }
+}
+
+TEST_CASE("a region ends without asking for memory, whatever holds something of it") {
+  Fixture f;
+  std::vector<ibv_mr*> regions;
+  std::vector<Hold> holds;
+  std::vector<std::shared_ptr<Key>> tokens;
+  for (size_t i = 0; i < 200; ++i) {
+    regions.push_back(f.add("none"));
+    tokens.push_back(f.regions.key_token(regions.back()->rkey));
+    ibv_sge sge = f.element(regions.back(), 0, page);
+    REQUIRE(f.localize(sge, holds.emplace_back()) == 0);
+  }
+  std::vector<Ended> ended(regions.size());
+  const uint64_t before = allocations;
+  for (size_t i = 0; i < regions.size(); ++i)
+    ended[i] = f.regions.remove(regions[i]);
+  for (Hold& hold : holds)
+    f.regions.release(f.staging, hold);
+  ended.clear();
+  tokens.clear();
+  const uint64_t after = allocations;
+  CHECK(after == before);
+  CHECK(f.device.regions.empty());
 }
 
 TEST_CASE("a region the provider does not deregister lives on") {

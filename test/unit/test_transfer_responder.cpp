@@ -3,6 +3,7 @@
 // without a device.
 #include "catch.h"
 #include "fake_channel.h"
+#include "key_with.h"
 #include "test_world.h"
 #include "toy_handler.h"
 #include "transfer/protocol.h"
@@ -279,7 +280,7 @@ TEST_CASE("what throws before a handler runs has refused, too, and stands in nob
 TEST_CASE("a key is let go behind the requests that came before its acknowledgement") {
   Owner owner;
   const auto pool = std::make_shared<registration::FreeKeys>();
-  to_tell = std::make_shared<registration::Key>(pool, 7);
+  to_tell = key_with(pool, 7);
   owner.ask(toy_told, 1);
   owner.expect(1, Status::ok);
   owner.ask(toy_later, 2, 1);

@@ -4,6 +4,7 @@
 #include "catch.h"
 #include "fake_channel.h"
 #include "fake_provider.h"
+#include "key_with.h"
 #include "policy/policy.h"
 #include "test_world.h"
 #include "transfer/initiator.h"
@@ -35,7 +36,7 @@ struct Owner {
 
   // A region is registered under the key, a peer told of it, and the region deregistered.
   void told_and_ended(uint32_t value) {
-    const auto key = std::make_shared<Key>(pool, value);
+    const auto key = key_with(pool, value);
     tell(key);
     ends.ended(key);
   }
@@ -82,7 +83,7 @@ using Keys = std::vector<uint32_t>;
 
 TEST_CASE("a key nobody was told of is free at once") {
   Owner owner;
-  auto key = std::make_shared<Key>(owner.pool, 7);
+  auto key = key_with(owner.pool, 7);
   owner.ends.ended(key);
   key.reset();
   CHECK(owner.is_free(7));
@@ -108,7 +109,7 @@ TEST_CASE("every channel that told of it holds a key") {
   Owner other;
   const auto other_told = std::make_shared<ToldKeys>(other.bench.world, one.ends, other.channel);
   other.told = other_told;
-  auto key = std::make_shared<Key>(one.pool, 7);
+  auto key = key_with(one.pool, 7);
   one.tell(key);
   other.tell(key);
   one.ends.ended(key);
@@ -182,7 +183,7 @@ TEST_CASE("a peer that asks of ever more keys and never acknowledges is cut off"
   uint32_t next = 2;
   const auto ask = [&](size_t times) {
     for (; times != 0; --times)
-      owner.tell(std::make_shared<Key>(owner.pool, next++));
+      owner.tell(key_with(owner.pool, next++));
   };
   ask(2 * ToldKeys::told_max);
   CHECK_FALSE(owner.channel->down()); // within the minute it may be behind
@@ -203,7 +204,7 @@ TEST_CASE("a peer that asks of ever more keys and never acknowledges is cut off"
 
 TEST_CASE("a peer that dies lets go of all") {
   Owner owner;
-  const auto alive = std::make_shared<Key>(owner.pool, 9);
+  const auto alive = key_with(owner.pool, 9);
   owner.tell(alive);
   owner.told_and_ended(7);
   owner.told_and_ended(8);
