@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // A queue pair's way through its states; the table is in qp.h.
 #include "model/qp.h"
+#include "observe/counters.h"
 #include "observe/log.h"
 #include "provider/real.h"
 #include "world/world.h"
 
 #include <cerrno>
 #include <chrono>
+#include <new>
 
 namespace adverb::model {
 
@@ -65,10 +67,15 @@ void Qp::entered(ibv_qp_state before, ibv_qp_state now) {
     return;
   if (may_link_ && before == IBV_QPS_RTR) {
     send_cq_->ensure_kick(attr_.ah_attr);
-    // Asked early, so that the first one-sided request finds the answer.
+    // Asked early, so that the first one-sided request finds the answer. The device has moved by
+    // now: what cannot be asked does not fail the move, and that request asks again.
     const std::lock_guard hold(lock_);
-    if (peer_ == steering::Peer::unknown)
-      ask_peer();
+    try {
+      if (peer_ == steering::Peer::unknown)
+        ask_peer();
+    } catch (const std::bad_alloc&) {
+      world().counters.count(observe::Counter::exceptions_caught);
+    }
   }
   if (before == IBV_QPS_SQE)
     send_cq_->settle(); // what failed before tells of nothing that comes

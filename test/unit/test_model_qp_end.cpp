@@ -245,6 +245,22 @@ TEST_CASE("what a shared receive queue hears late of a connection is not counted
   make(b);
 }
 
+TEST_CASE("a queue pair that has moved says so, though its peer cannot be asked for yet", "[qp]") {
+  Two two;
+  Program& a = two.a;
+  Program& b = two.b;
+  reset(a);
+  two.joint.out_of_memory = true;
+  a.connect(b); // each move succeeds
+  two.joint.out_of_memory = false;
+  memset(a.memory.data(), 7, 64);
+  REQUIRE(a.post(IBV_WR_RDMA_WRITE, 1, 0, 64, b, 200, b.mr->rkey) == 0);
+  const auto done = drain(two, a);
+  REQUIRE(done.size() == 1);
+  CHECK(done[0].status == IBV_WC_SUCCESS);
+  CHECK(b.memory[263] == 7);
+}
+
 TEST_CASE("a queue pair that cannot be managed is not left behind", "[qp]") {
   const policy::Loaded loaded = policy::load_profile("unpinned");
   FakeFabric fabric;

@@ -47,6 +47,7 @@ public:
   std::vector<Published> published;
   std::vector<Pair> pairs;
   bool out_of_threads = false; // links cannot be had
+  bool out_of_memory = false;  // to look for a peer
 
 private:
   static bool carry(FakeChannel& from, FakeChannel& to) {
@@ -67,9 +68,13 @@ public:
   void publish(const link::LocalQp& qp) override { joint_.published.push_back({qp, this}); }
   void connected(const link::LocalQp&) override {}
   void withdraw(uint32_t, ibv_device*, uint64_t handle) override {
-    std::erase_if(joint_.published, [&](const auto& p) { return p.qp.handle == handle; });
+    std::erase_if(joint_.published, [&](const auto& p) {
+      return p.qp.handle == handle && p.links == this; // handles are of each program
+    });
   }
   void bind(const link::LocalQp& qp, uint8_t, std::function<void(link::Bound)> done) override {
+    if (joint_.out_of_memory)
+      throw std::bad_alloc();
     world_.service.run([this, qp, done = std::move(done)] {
       for (const auto& theirs : joint_.published) {
         if (theirs.qp.qpn != qp.dest_qpn)
