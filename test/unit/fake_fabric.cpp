@@ -278,12 +278,12 @@ struct Verbs {
                      ? IBV_WC_RETRY_EXC_ERR
                      : carry_out(qp, *peer->second, *wr, length);
         const bool refused = status == IBV_WC_REM_ACCESS_ERR;
-        if (refused && qp.qp.qp_type == IBV_QPT_UC)
+        if ((refused || status == IBV_WC_RETRY_EXC_ERR) && qp.qp.qp_type == IBV_QPT_UC)
           status = IBV_WC_SUCCESS; // nobody says so
         else if (refused)
           fail(*peer->second);
         if (status != IBV_WC_SUCCESS && qp.qp.qp_type == IBV_QPT_UC)
-          qp.qp.state = IBV_QPS_SQE;
+          qp.qp.state = fabric().knows_sqe ? IBV_QPS_SQE : IBV_QPS_ERR;
         else if (status != IBV_WC_SUCCESS)
           fail(qp);
       }

@@ -46,6 +46,7 @@ public:
 
   // What devices do each in their way.
   bool drops_completions = false;  // of a queue pair that is reset or destroyed
+  bool knows_sqe = true;           // as the state of a UC queue pair whose own request has failed
   bool flushes_at_destroy = false; // posted receives
   bool stalled = false;            // takes requests and carries none out
   uint32_t stuck = 0;              // so does the queue pair of this number

@@ -87,6 +87,23 @@ TEST_CASE("a queue pair that fails by its own request serves nobody", "[qp]") {
   CHECK(memcmp(a.memory.data(), was.data(), was.size()) == 0);
 }
 
+TEST_CASE("one that is not reliable serves on in SQE alone", "[qp]") {
+  Two two({.type = IBV_QPT_UC});
+  two.fabric.knows_sqe = GENERATE(true, false);
+  Program& a = two.a;
+  Program& b = two.b;
+  fill(b, 3);
+  const auto was = a.memory;
+  const uint32_t good = std::exchange(a.mr->lkey, 0xBAD);
+  REQUIRE(a.post(IBV_WR_SEND, 2, 0, 64, b, 0, 0) == 0);
+  a.mr->lkey = good;
+  CHECK(statuses(drain(two, a)) == Statuses{IBV_WC_LOC_PROT_ERR});
+  REQUIRE(b.post(IBV_WR_RDMA_WRITE, 3, 0, 64, a, 400, a.mr->rkey) == 0);
+  CHECK(statuses(drain(two, b)) == Statuses{IBV_WC_SUCCESS}); // nobody says otherwise
+  const bool landed = memcmp(a.memory.data(), was.data(), was.size()) != 0;
+  CHECK(landed == two.fabric.knows_sqe);
+}
+
 // A peer's bad request, say: no completion tells.
 TEST_CASE("an event or a query tells that the device has put a queue pair in error", "[qp]") {
   Two two;
