@@ -29,8 +29,8 @@ void Queue::rewind(uint64_t seq) {
       way->cut(seq);
   for (uint64_t s = std::max(seq, ring_.head()); s < ring_.tail(); ++s) {
     Request& r = ring_.at(s);
-    if (r.stage == Stage::posted || r.stage == Stage::done)
-      continue;
+    if (r.stage == Stage::posted || r.stage == Stage::done || r.hand == Hand::flush)
+      continue; // the device has not taken one that it is to flush: that it stays
     r.become(Event::again);
     r.sent = 0;
     r.flawed = false;

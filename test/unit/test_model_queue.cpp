@@ -130,6 +130,21 @@ TEST_CASE("what the provider refuses while it is posted is given back to the pro
   CHECK(b.statuses() == Statuses{success, success});
 }
 
+TEST_CASE("what the provider refuses to flush while it is posted is given back, too", "[queue]") {
+  Bench b;
+  b.queue.fail();
+  b.device.refuse = 1;
+  const auto refused = b.post_list({IBV_WR_SEND, IBV_WR_SEND, IBV_WR_SEND});
+  CHECK(refused.why == ENOMEM);
+  CHECK(refused.seq == 1);
+  CHECK(b.ring.tail() == 1);
+  b.device.refuse.reset();
+  CHECK(b.post(IBV_WR_SEND).why == 0);
+  b.land(0, flushed);
+  b.land(1, flushed);
+  CHECK(b.statuses() == Statuses{flushed, flushed});
+}
+
 TEST_CASE("what the provider refuses later completes in error, and the rest is flushed",
           "[queue]") {
   Bench b;
