@@ -20,16 +20,26 @@ struct Verbs {
   using Request = Fabric::Request;
   using Stage = Request::Stage;
 
+  static constexpr uint32_t anybody = 0xFF'FFFF; // who a datagram goes to it says itself
+
   static Fabric& fabric() { return Fabric::present(); }
   static Qp& of(ibv_qp* qp) { return *reinterpret_cast<Qp*>(qp); }
   static Cq& of(ibv_cq* cq) { return *reinterpret_cast<Cq*>(cq); }
   static Cq& of(ibv_cq_ex* cq) { return *reinterpret_cast<Cq*>(cq); }
   static Srq& of(ibv_srq* srq) { return *reinterpret_cast<Srq*>(srq); }
 
+  // Multiplied by the golden ratio, as Knuth hashes (The Art of Computer Programming, 6.4), one is
+  // but a little more than the one before.
+  static uint32_t fresh_key() {
+    constexpr uint32_t inverse = 0x0E8B2F51;
+    static_assert(0x9E3779B1U * inverse == 1U);
+    const uint32_t number = fabric().next_key_++;
+    return fabric().alike ? number * inverse : number;
+  }
   static uint32_t take_key() {
     auto& freed = fabric().free_keys_;
     if (freed.empty())
-      return fabric().next_key_++;
+      return fresh_key();
     const uint32_t key = freed.back();
     freed.pop_back();
     return key;
@@ -129,7 +139,7 @@ struct Verbs {
       base->length = length;
       mr.iova = reinterpret_cast<uintptr_t>(start);
     }
-    base->lkey = base->rkey = node.key() = fabric().next_key_++;
+    base->lkey = base->rkey = node.key() = fresh_key();
     fabric().mrs_.insert(std::move(node));
     return 0;
   }
@@ -152,7 +162,8 @@ struct Verbs {
       if (fabric().loud)
         printf("        device: queue pair %u, state %d, is given opcode %d as %llx\n",
                qp.qp.qp_num, qp.qp.state, wr->opcode, static_cast<unsigned long long>(wr->wr_id));
-      if (qp.qp.state != IBV_QPS_RTS && qp.qp.state != IBV_QPS_ERR) {
+      const bool flushes = qp.qp.state == IBV_QPS_ERR || qp.qp.state == IBV_QPS_SQE;
+      if (qp.qp.state != IBV_QPS_RTS && !flushes) {
         *bad = wr;
         return EINVAL;
       }
@@ -180,7 +191,7 @@ struct Verbs {
         if ((wr->send_flags & IBV_SEND_INLINE) != 0)
           r.inlined.insert(r.inlined.end(), from, from + sge.length);
       }
-      if (qp.qp.state == IBV_QPS_ERR) {
+      if (flushes) {
         r.status = IBV_WC_WR_FLUSH_ERR;
         r.stage = Stage::landed;
       }
@@ -301,6 +312,8 @@ struct Verbs {
       qp.access = attr->qp_access_flags;
     if ((mask & IBV_QP_DEST_QPN) != 0)
       qp.dest = attr->dest_qp_num;
+    if (qp.qp.qp_type == IBV_QPT_UD)
+      qp.dest = anybody;
     if ((mask & IBV_QP_STATE) == 0)
       return 0;
     if (attr->qp_state == IBV_QPS_ERR)
@@ -340,6 +353,10 @@ adverb::provider::CqExOps Fabric::poll_ops() {
 bool Fabric::settled(const ibv_qp* qp) {
   const auto at = present().qps_.find(qp->qp_num);
   return at == present().qps_.end() || at->second->arrived.empty();
+}
+
+bool Fabric::in_error(const ibv_qp* qp) {
+  return qp->state == IBV_QPS_ERR;
 }
 
 const adverb::provider::Real& Fabric::real() {
@@ -383,7 +400,7 @@ const adverb::provider::Real& Fabric::real() {
       return 0;
     };
     r.ibv_query_port = [](ibv_context*, uint8_t, _compat_ibv_port_attr* attr) {
-      reinterpret_cast<ibv_port_attr*>(attr)->max_msg_sz = 1U << 30;
+      reinterpret_cast<ibv_port_attr*>(attr)->max_msg_sz = Verbs::fabric().longest;
       return 0;
     };
     r.ibv_query_gid = [](ibv_context*, uint8_t, int, ibv_gid* gid) {

@@ -46,6 +46,8 @@ public:
   // Every message that it has taken is in its completion queue.
   static bool settled(const ibv_qp* qp);
 
+  static bool in_error(const ibv_qp* qp);
+
   // There are completions of connected queue pairs that nobody has taken.
   static bool has_completions(const ibv_cq* cq);
 
@@ -56,11 +58,16 @@ public:
   bool cleans = false;      // RESET and destroy take a queue pair's completions out of its queues
   bool roomy = false;       // completion queues may have room for what nobody asked for
   bool reuses_keys = false; // those of regions that are gone
-  uint32_t windows = 0;     // memory windows that the devices have left
+  bool stops_sends =
+      false;            // alone, where a queue pair that is not reliable fails by its own request
+  bool alike = false;   // its keys are such as a table that hashes them has in one place
+  uint32_t windows = 0; // memory windows that the devices have left
+  uint32_t longest = 1 << 30;    // message that a port takes
   std::set<const ibv_mr*> bound; // that has a memory window bound to it, so it cannot go
   bool loud = false;             // prints what it is given, and what it reports
   std::function<bool()>
-      refuses; // asked at each registration, if there: it fails for want of memory
+      refuses;                 // asked at each registration, if there: it fails for want of memory
+  std::function<bool()> loses; // asked of each message that may be lost, if there
   std::function<bool()> crowded; // asked at each request, if there: so it is not taken
   // What a program or library has done that a device may answer with anything.
   std::vector<std::string> misuse;

@@ -74,6 +74,7 @@ struct Fabric::Qp {
 
   std::deque<Receive>& receives() { return srq != nullptr ? srq->receives : own; }
   bool has_receive() const { return srq != nullptr ? !srq->receives.empty() : !own.empty(); }
+  bool reliable() const { return qp.qp_type == IBV_QPT_RC; }
 };
 
 // What becomes of requests.
@@ -88,17 +89,21 @@ struct Requests {
   static void offer(Steps& steps);
   // The queue pair is in error: what it has is flushed.
   static void fail(Qp& qp);
+  static void fail_sends(Qp& qp); // SQE: what it is to receive goes on
   static void complete(ibv_cq* cq, const ibv_wc& wc);
 
 private:
   // The bytes that key and range name; null: a key, range or right is wrong.
   static std::byte* bytes(uint32_t key, const ibv_pd* pd, uint64_t address, uint64_t length,
                           unsigned right);
+  static void flush_requests(Qp& qp);
   static bool gather(const Qp& qp, const Request& r, std::vector<std::byte>& out);
   static bool scatter(const Qp& qp, const std::vector<ibv_sge>& sges,
                       const std::vector<std::byte>& data);
   static bool may_go(const Qp& qp, size_t at, const Qp* peer); // with what stands before it
+  static Qp* peer_of(const Qp& qp, const Request* first);      // null: nobody is there, or another
   static void go(Qp& qp, size_t at, Qp* peer);
+  static void cast(Qp& qp, Request& r, Qp* peer);               // not reliably
   static ibv_wc_status carry_out(Qp& qp, Qp& peer, Request& r); // at both ends
   static void land(Qp& qp, Request& r);
   static void finish_first(Qp& qp);

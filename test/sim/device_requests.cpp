@@ -55,7 +55,7 @@ void Requests::complete(ibv_cq* base, const ibv_wc& wc) {
 
 bool Requests::gather(const Qp& qp, const Request& r, std::vector<std::byte>& out) {
   if ((r.wr.send_flags & IBV_SEND_INLINE) != 0) {
-    out = r.inlined;
+    out.insert(out.end(), r.inlined.begin(), r.inlined.end());
     return true;
   }
   for (const ibv_sge& sge : r.sges) {
@@ -87,7 +87,10 @@ bool Requests::scatter(const Qp& qp, const std::vector<ibv_sge>& sges,
 ibv_wc_status Requests::carry_out(Qp& qp, Qp& peer, Request& r) {
   const bool atomic = r.fetches() && r.wr.opcode != IBV_WR_RDMA_READ;
   const bool one_sided = r.wr.opcode != IBV_WR_SEND && r.wr.opcode != IBV_WR_SEND_WITH_IMM;
-  std::vector<std::byte> data;
+  const bool datagram = qp.qp.qp_type == IBV_QPT_UD;
+  if (r.length > Fabric::present().longest)
+    return IBV_WC_LOC_LEN_ERR;
+  std::vector<std::byte> data(datagram ? sizeof(ibv_grh) : 0);
   if (!r.fetches() && !gather(qp, r, data))
     return IBV_WC_LOC_PROT_ERR;
   if (one_sided) {
@@ -126,11 +129,12 @@ ibv_wc_status Requests::carry_out(Qp& qp, Qp& peer, Request& r) {
   wc.wr_id = receive.wr_id;
   wc.qp_num = peer.qp.qp_num;
   wc.opcode = one_sided ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV;
-  wc.byte_len = r.length;
+  wc.byte_len = one_sided ? r.length : static_cast<uint32_t>(data.size());
   if (r.wr.opcode == IBV_WR_SEND_WITH_IMM || one_sided) {
     wc.wc_flags = IBV_WC_WITH_IMM;
     wc.imm_data = r.wr.imm_data;
   }
+  wc.wc_flags |= datagram ? unsigned{IBV_WC_GRH} : 0U;
   if (!one_sided && !scatter(peer, receive.sges, data)) {
     wc.status = IBV_WC_LOC_LEN_ERR;
     peer.arrived.push_back(wc);
@@ -156,6 +160,18 @@ void Requests::fail(Qp& qp) {
       qp.arrived.push_back(wc);
   }
   qp.own.clear();
+  flush_requests(qp);
+}
+
+// Either is what devices do (IBTA, Volume 1, 10.3.1: SQE; those in software know no SQE).
+void Requests::fail_sends(Qp& qp) {
+  if (!Fabric::present().stops_sends)
+    return fail(qp);
+  qp.qp.state = IBV_QPS_SQE;
+  flush_requests(qp);
+}
+
+void Requests::flush_requests(Qp& qp) {
   // What was carried out and not answered, and what came behind it: the answer no longer counts.
   bool over = false;
   for (Request& r : qp.requests) {
@@ -168,6 +184,8 @@ void Requests::fail(Qp& qp) {
 
 bool Requests::may_go(const Qp& qp, size_t at, const Qp* peer) {
   const Request& r = qp.requests[at];
+  if (!qp.reliable())
+    return at == 0 || qp.requests[at - 1].stage != Stage::posted;
   bool first = true; // nothing before it is left to be carried out
   bool reads_only = true;
   bool fetched = true;
@@ -194,8 +212,27 @@ bool Requests::may_go(const Qp& qp, size_t at, const Qp* peer) {
   return !takes || peer->has_receive(); // RNR: retried for ever
 }
 
+// Out it goes, and nobody says what has become of it: dropped, where it is not to be taken, no
+// receive is there, or as it happens.
+void Requests::cast(Qp& qp, Request& r, Qp* peer) {
+  const bool takes = r.wr.opcode != IBV_WR_RDMA_WRITE;
+  const bool there = peer != nullptr && peer->qp.state >= IBV_QPS_RTR &&
+                     peer->qp.state != IBV_QPS_ERR && (!takes || peer->has_receive());
+  std::vector<std::byte> data;
+  r.stage = Stage::landed;
+  const bool longer = r.length > Fabric::present().longest;
+  if (longer || !gather(qp, r, data)) {
+    r.status = longer ? IBV_WC_LOC_LEN_ERR : IBV_WC_LOC_PROT_ERR;
+    fail_sends(qp);
+  } else if (there && !(Fabric::present().loses && Fabric::present().loses())) {
+    carry_out(qp, *peer, r);
+  }
+}
+
 void Requests::go(Qp& qp, size_t at, Qp* peer) {
   Request& r = qp.requests[at];
+  if (!qp.reliable())
+    return cast(qp, r, peer);
   const bool gone =
       peer == nullptr || peer->qp.state == IBV_QPS_ERR || peer->qp.state == IBV_QPS_RESET;
   const ibv_wc_status status = gone ? IBV_WC_RETRY_EXC_ERR : carry_out(qp, *peer, r);
@@ -237,14 +274,25 @@ void Requests::finish_first(Qp& qp) {
   complete(qp.qp.send_cq, wc);
 }
 
+Fabric::Qp* Requests::peer_of(const Qp& qp, const Request* first) {
+  const bool datagram = qp.qp.qp_type == IBV_QPT_UD;
+  if (datagram && first == nullptr)
+    return nullptr;
+  const auto found = Fabric::present().qps_.find(datagram ? first->wr.wr.ud.remote_qpn : qp.dest);
+  if (found == Fabric::present().qps_.end())
+    return nullptr;
+  Qp* const peer = found->second;
+  if (datagram)
+    return peer->qp.qp_type == IBV_QPT_UD ? peer : nullptr;
+  // Another's by now: packets with numbers of an old connection are not taken.
+  return peer->qp.state >= IBV_QPS_RTR && peer->dest != qp.qp.qp_num ? nullptr : peer;
+}
+
 void Requests::offer(Steps& steps) {
   for (const auto& [number, entry] : Fabric::present().qps_) {
     Qp& qp = *entry;
-    const auto found = Fabric::present().qps_.find(qp.dest);
-    Qp* peer = found == Fabric::present().qps_.end() ? nullptr : found->second;
-    // Another's by now: packets with numbers of an old connection are not taken.
-    if (peer != nullptr && peer->qp.state >= IBV_QPS_RTR && peer->dest != number)
-      peer = nullptr;
+    const auto first = std::ranges::find(qp.requests, Stage::posted, &Request::stage);
+    Qp* const peer = peer_of(qp, first == qp.requests.end() ? nullptr : &*first);
     if (qp.qp.state == IBV_QPS_RTS)
       for (size_t at = 0; at < qp.requests.size(); ++at)
         if (qp.requests[at].stage == Stage::posted) {

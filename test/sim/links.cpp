@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "links.h"
+#include "handlers.h"
 #include "transfer/messages.h"
 
 #include <algorithm>
@@ -123,11 +124,46 @@ std::vector<std::byte> message_of(const Header& header, size_t payload = 0) {
 }
 
 constexpr uint64_t nobody = 0xDEAD'DEAD'DEAD;
+constexpr uint32_t no_key = 0xDEAD; // of no region
 
 } // namespace
 
-// Nothing of it may reach memory or be taken for the answer to what was asked: an owner that lies
-// of its own memory, or writes where it may, does so by its device, too.
+// The answer that was sent last says otherwise: that the request was not carried out, or what was
+// asked of the peer's memory lies where it does not. The request may fail for it. What is in the
+// answer stays: an owner that lies of its own memory does so by its device, too.
+void Channel::deny(Choices& choices) {
+  namespace transfer = adverb::transfer;
+  transfer::ReplyHeader reply{};
+  auto& last = sent_.back();
+  if (last.size() < sizeof reply || transfer::is_notice(last))
+    return;
+  memcpy(&reply, last.data(), sizeof reply);
+  if (reply.status != static_cast<uint8_t>(transfer::Status::ok))
+    return;
+  if (choices.once_in(2) && reply.kind == static_cast<uint8_t>(transfer::Kind::read)) {
+    reply.offset |= uint64_t{1} << choices.between(12, 63); // beyond every request
+  } else if (choices.once_in(2) && reply.kind == static_cast<uint8_t>(transfer::Kind::grant)) {
+    switch (choices.below(3)) {
+    case 1:
+      reply.rkey = no_key;
+      break;
+    case 2:
+      reply.grant_bytes = choices.below(8);
+      break;
+    default:
+      reply.grant_start += uint64_t{1} << 50;
+      break;
+    }
+  } else {
+    reply.status = static_cast<uint8_t>(choices.between(1, 5));
+    reply.length = 0;
+    last.resize(sizeof reply);
+  }
+  memcpy(last.data(), &reply, sizeof reply);
+}
+
+// Nothing of it may reach memory: an owner that lies of its own memory, or writes where it may,
+// does so by its device, too.
 void Channel::lie(Choices& choices) {
   namespace transfer = adverb::transfer;
   using transfer::Kind;
@@ -143,9 +179,14 @@ void Channel::lie(Choices& choices) {
     reply.kind = static_cast<uint8_t>(choices.between(1, 6)); // one more than there are
     reply.status = static_cast<uint8_t>(choices.below(6));
     reply.source = nobody;
-    switch (choices.below(4)) {
+    switch (choices.below(6)) {
     case 0:
       sent_.push_back(message_of(reply)); // to nobody
+      break;
+    case 4:
+    case 5:
+      if (of_the_last)
+        deny(choices);
       break;
     case 1: // of a request that is not there, or of a run that is over, or that will be
       if (!of_the_last || sent_.back().size() < sizeof reply || transfer::is_notice(sent_.back()))
@@ -177,7 +218,7 @@ void Channel::lie(Choices& choices) {
   switch (choices.below(6)) {
   case 0: // of a newer version, or a kind that is not known
     request.version = static_cast<uint8_t>(choices.between(0, 1));
-    request.kind = static_cast<uint8_t>(choices.once_in(2) ? 100 : request.kind);
+    request.kind = choices.once_in(2) ? no_kind : request.kind;
     sent_.push_back(message_of(request));
     break;
   case 1: // for a queue pair that is not there
@@ -201,7 +242,9 @@ void Channel::lie(Choices& choices) {
       return;
     request.source = nobody;
     request.run -= std::min(request.run, 1U); // its own, halted, would ask for ever
-    if (choices.once_in(2)) {
+    if (choices.once_in(2)) {                 // what takes its time, or goes wrong
+      request.kind = static_cast<uint8_t>(choices.between(later_kind, breaks_kind));
+    } else if (choices.once_in(2)) {
       request.total = uint64_t{1} << choices.below(64);
       request.key += choices.below(2);
     }
@@ -312,8 +355,11 @@ void Links::seek(const std::shared_ptr<Search>& search, int attempt) {
 }
 
 std::shared_ptr<Channel> Links::open_to(Links& theirs) {
-  const uint32_t credits = net_.choices.between(1, 6);
-  const size_t message_max = 512 << net_.choices.below(3);
+  // As much as the protocol asks for where there is so much memory for it; and the less, the more
+  // waits for something.
+  const auto most = protocol_->size(uint64_t{1} << net_.choices.between(20, 24));
+  const uint32_t credits = std::min(most.depth, net_.choices.between(1, 6));
+  const size_t message_max = std::min<size_t>(most.message, 512 << net_.choices.below(3));
   const uint8_t version = net_.choices.once_in(8) ? 0 : 1;
   auto client = std::make_shared<Channel>(*progress_, link::Channel::Role::client, fibre_, credits,
                                           message_max, version);

@@ -96,6 +96,7 @@ private:
     std::vector<uint32_t> free;
     size_t out = 0;
   };
+  void deny(Choices& choices);
 
   std::vector<std::unique_ptr<std::byte[]>> memory_;
   std::vector<std::byte*> free_;

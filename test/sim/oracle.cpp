@@ -30,9 +30,11 @@ std::string Oracle::name(const Known& operation) const {
          " of queue pair " + std::to_string(operation.qp);
 }
 
-void Oracle::connected(uint32_t qp, uint32_t owner, uint32_t peer, uint32_t there, bool relaxed) {
+void Oracle::connected(uint32_t qp, uint32_t owner, uint32_t peer, uint32_t there, bool relaxed,
+                       Transport transport) {
   Queue& queue = queues_[qp];
   queue.relaxed = relaxed;
+  queue.transport = transport;
   queue.going = queue.starved = parted_;
   queue.owner = owner;
   queue.peer = peer;
@@ -114,6 +116,10 @@ bool Oracle::troubled(const Queue& queue) const {
 // Behind one that must be refused, which it may not pass.
 bool Oracle::is_barred(const Known& operation) const {
   const auto& earlier = queues_.at(operation.qp).operations;
+  if (is_lossy(operation)) // a responder drops what it does not take (IBTA, Volume 1, 9.8)
+    return std::ranges::any_of(earlier, [&](const Known* one) {
+      return one->wrong_here && one->over == never && in_order(*one, operation);
+    });
   // Where the result has no place to go that is found out when it comes.
   const auto late = [](const Known& one) {
     return one.wrong_here && (one.kind == Kind::read || one.kind == Kind::fetch_add);
@@ -126,6 +132,8 @@ bool Oracle::is_barred(const Known& operation) const {
 // Posted when one end of its connection was known to be in error.
 bool Oracle::came_too_late(const Known& operation) const {
   const Queue& queue = queues_.at(operation.qp);
+  if (is_lossy(operation))
+    return operation.at > queue.broken; // it goes out, whoever is there
   return operation.at > queue.broken || operation.at > queues_.at(queue.peer).broken;
 }
 
@@ -185,7 +193,8 @@ void Oracle::memory_goes(uint32_t there, uint32_t cell, uint32_t count) {
 bool Oracle::memory_returns(uint32_t there) {
   for (const auto& [id, one] : all_) {
     const bool open = one.over == never && !queues_.at(one.qp).gone;
-    const bool unrefused = !one.wrong_here && one.status != Status::remote_access;
+    const bool unheard = is_lossy(one) && one.status == Status::success; // of its refusal
+    const bool unrefused = !one.wrong_here && one.status != Status::remote_access && !unheard;
     if (one.target.there == there && one.wrong && (open || unrefused) && reaches_what_is_away(one))
       return false;
   }
@@ -238,8 +247,10 @@ bool Oracle::may_be_passed_by_a_failure(const Known& mine) const {
   const auto& all = queues_.at(mine.qp).operations;
   return mine.kind == Kind::write &&
          std::any_of(all.begin() + static_cast<ptrdiff_t>(mine.place) + 1, all.end(),
-                     [](const Known* later) {
-                       return later->kind == Kind::write && (later->wrong || later->doomed);
+                     [this](const Known* later) {
+                       return later->kind == Kind::write &&
+                              (is_lossy(*later) ? later->wrong_here
+                                                : later->wrong || later->doomed);
                      });
 }
 
@@ -275,8 +286,12 @@ void Oracle::completed(const Completion& c) {
   const bool passed = queue.failed && queue.relaxed && mine.kind == Kind::write &&
                       c.status != Status::success && c.status != Status::flushed &&
                       !before(*queue.first_failed, mine);
+  const bool unheard = is_lossy(mine) && !mine.wrong_here; // of its refusal
   const bool right =
       queue.failed && !passed ? c.status == Status::flushed
+      : unheard
+          ? c.status == Status::success || queue.going ||
+                (queue.relaxed && c.status == Status::flushed && may_be_passed_by_a_failure(mine))
       : mine.wrong
           ? c.status == (mine.wrong_here ? Status::other : Status::remote_access) || mine.doomed ||
                 queue.going || queues_[queue.peer].going || queues_[queue.peer].wrong ||
@@ -284,7 +299,7 @@ void Oracle::completed(const Completion& c) {
           : c.status == Status::success || (troubled(queue) && (c.status != Status::remote_access ||
                                                                 mine.doomed || queue.starved));
   const bool late = c.status == Status::success && came_too_late(mine);
-  if (!right || late || (mine.wrong && c.status == Status::success))
+  if (!right || late || (mine.wrong && c.status == Status::success && !unheard))
     found(name(mine) + (mine.wrong ? ", which the peer must refuse, " : " ") + "completes with " +
           c.status_text +
           (queue.failed ? " behind one that failed"
@@ -323,9 +338,14 @@ void Oracle::received(const Completion& c, const std::vector<uint64_t>& got) {
     found("receive " + std::to_string(c.id) + " completes with " + c.status_text);
   const Queue& sender = queues_[queue.peer];
   const size_t place = queue.receives_done - 1;
-  if (place >= sender.sent.size())
+  Known* const sent = queue.transport != Transport::rc ? message_of(queue, c, got)
+                      : place < sender.sent.size()     ? sender.sent[place]
+                                                       : nullptr;
+  if (sent == nullptr)
     return found("receive " + std::to_string(c.id) + " completes, and nothing was sent");
-  const Known& message = *sender.sent[place];
+  Known& message = *sent;
+  if (std::exchange(message.came, true))
+    found("receive " + std::to_string(c.id) + " has " + name(message) + " a second time");
   last_received_ = &message;
   if (message.barred)
     found("receive " + std::to_string(c.id) + " has " + name(message) +
@@ -336,6 +356,23 @@ void Oracle::received(const Completion& c, const std::vector<uint64_t>& got) {
     found("receive " + std::to_string(c.id) + " has the immediate of another than " +
           name(message));
   arrivals_.push_back({&message, c.id, receive.filler, c.byte_len, got});
+}
+
+// Which of those that may be lost has come: its immediate says so, or its first bytes do.
+Oracle::Known* Oracle::message_of(Queue& queue, const Completion& c,
+                                  const std::vector<uint64_t>& got) {
+  const auto& sent = queues_[queue.peer].sent;
+  const auto at = std::ranges::find_if(sent, [&](const Known* one) {
+    return c.with_imm ? c.imm == static_cast<uint32_t>(one->id)
+                      : !one->values.empty() && !got.empty() && one->values[0] == got[0];
+  });
+  if (at == sent.end())
+    return nullptr;
+  const auto place = static_cast<size_t>(at - sent.begin());
+  // Of UC they come in order; datagrams may pass each other (IBTA, Volume 1, 9.8).
+  if (queue.transport == Transport::uc && place + 1 < std::exchange(queue.came, place + 1))
+    found("receive " + std::to_string(c.id) + " has " + name(**at) + " behind a later one");
+  return *at;
 }
 
 // Of its own they complete in order; of shared ones each once.
@@ -361,7 +398,14 @@ void Oracle::looked(uint32_t program, uint32_t cell, uint64_t value, uint64_t af
 
 // Whether `a` has taken effect before `b` can.
 bool Oracle::before(const Known& a, const Known& b) const {
-  if (a.qp == b.qp && a.place < b.place && a.kind == Kind::write && b.kind == Kind::write) {
+  if (is_lossy(a))
+    return false; // it may not have come at all
+  return a.qp == b.qp ? in_order(a, b) : a.status == Status::success && a.over < b.at;
+}
+
+// Of one queue pair: whether `b` may not pass `a`.
+bool Oracle::in_order(const Known& a, const Known& b) const {
+  if (a.place < b.place && a.kind == Kind::write && b.kind == Kind::write) {
     const Queue& queue = queues_.at(a.qp);
     // What stands between and is no WRITE passes neither; but a READ may be passed.
     const auto from = queue.operations.begin() + static_cast<ptrdiff_t>(a.place) + 1;
@@ -370,9 +414,7 @@ bool Oracle::before(const Known& a, const Known& b) const {
       return between->kind != Kind::write && (between->kind != Kind::read || b.fenced);
     });
   }
-  if (a.qp == b.qp)
-    return a.place < b.place && (a.kind != Kind::read || b.fenced);
-  return a.status == Status::success && a.over < b.at;
+  return a.place < b.place && (a.kind != Kind::read || b.fenced);
 }
 
 } // namespace sim

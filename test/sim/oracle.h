@@ -8,6 +8,8 @@
 //   - of one queue pair, in the order they were posted; but what is posted after a READ, and has no
 //     fence, may pass it (IBTA, Volume 1, table of ordering rules);
 //   - of any two, where the program had seen one complete when the other was posted.
+// Of a queue pair whose service is not reliable (UC, UD) that a request completes says that it has
+// gone out, and nothing of its having come; nobody refuses one, and what stands behind it goes on.
 // A look at a cell, by a READ or by the program that owns it, may find what a write put there
 // unless another write must lie between the two. That is a necessary condition, never a wrong
 // alarm.
@@ -29,6 +31,9 @@ constexpr uint64_t never = UINT64_MAX;
 
 enum class Kind : uint8_t { write, write_imm, send, read, fetch_add };
 const char* to_text(Kind kind);
+
+// Reliable; or what is sent may be lost, and comes in order; or in any.
+enum class Transport : uint8_t { rc, uc, ud };
 
 // A range of cells that peers of a program may reach; `there` is the program.
 struct Target {
@@ -75,7 +80,8 @@ public:
 
   // Queue pair `qp` of program `owner` is connected to `peer` of program `there`.
   // `relaxed`: its WRITEs may pass each other.
-  void connected(uint32_t qp, uint32_t owner, uint32_t peer, uint32_t there, bool relaxed = false);
+  void connected(uint32_t qp, uint32_t owner, uint32_t peer, uint32_t there, bool relaxed = false,
+                 Transport transport = Transport::rc);
 
   // Its receives are those of `pool`, a number of the schedule's own; any of them may be the next.
   void shares(uint32_t qp, uint32_t pool);
@@ -127,6 +133,8 @@ public:
   // The owner of queue pair `qp` has polled an error of it, or moved it there: it is in error, so
   // from here on nothing lands through it. `cells`: what the owner's memory holds at this moment.
   void broken(uint32_t qp, std::vector<uint64_t> cells);
+  // Its requests had failed, it was not in error, and it takes requests again: SQE to RTS.
+  void recovered(uint32_t qp) { queues_[qp].failed = false; }
   // The schedule is over: `cells` is what every program's memory holds.
   void ended(const std::vector<std::vector<uint64_t>>& cells);
 
@@ -156,12 +164,14 @@ private:
     bool doomed = false; // its key ended before it was over
     bool torn = false;   // wrong, and its first or last bytes are not
     bool barred = false; // behind one that must be refused: it must have no effect
+    bool came = false;   // a receive has it
   };
   struct Queue {
     uint32_t owner = 0;
     uint32_t peer = 0;
     uint32_t there = 0;
     bool relaxed = false;
+    Transport transport = Transport::rc;
     std::vector<Known*> operations;
     size_t open = 0;     // the first that is not over
     bool failed = false; // a completion with error was polled
@@ -171,6 +181,7 @@ private:
     std::vector<Receive> receives;
     uint64_t pool = never; // of shared receives
     size_t receives_done = 0;
+    size_t came = 0; // of what the peer has sent all before that has come, or will not: UC
     bool receives_flushed = false;
     bool going = false;
     bool starved = false;
@@ -197,9 +208,14 @@ private:
   };
 
   bool before(const Known& a, const Known& b) const;
+  bool in_order(const Known& a, const Known& b) const;
   bool before(const Known& write, const Look& look) const;
   bool after(const Known& write, const Look& look) const;
+  bool is_lossy(const Known& operation) const {
+    return queues_.at(operation.qp).transport != Transport::rc;
+  }
   void finish(Known& operation, Status status);
+  Known* message_of(Queue& queue, const Completion& completion, const std::vector<uint64_t>& got);
   const Receive* next_receive(Queue& queue, const Completion& completion);
   bool troubled(const Queue& queue) const;
   bool is_barred(const Known& operation) const;

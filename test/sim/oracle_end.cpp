@@ -36,7 +36,9 @@ std::vector<uint64_t> Oracle::values_of(const Known& operation) const {
 
 bool Oracle::before(const Known& write, const Look& look) const {
   if (write.over != never && write.status != Status::success)
-    return false; // nobody knows whether it did
+    return false;      // nobody knows whether it did
+  if (is_lossy(write)) // nor here, unless its own immediate has come: that is its last packet's
+    return look.after == &write && !write.wrong;
   if (look.rest != never && queues_.at(write.qp).owner == look.rest && write.at < look.from &&
       !troubled(queues_.at(write.qp)))
     return true;
@@ -131,7 +133,7 @@ void Oracle::judge_barriers(const std::vector<std::vector<uint64_t>>& cells) {
 void Oracle::rested(uint32_t program, const std::vector<std::vector<uint64_t>>& cells) {
   ++now_;
   for (const auto& [number, queue] : queues_) {
-    if (queue.owner != program || queue.gone || troubled(queue))
+    if (queue.owner != program || queue.gone || troubled(queue) || queue.transport != Transport::rc)
       continue;
     const Queue& peer = queues_.at(queue.peer);
     if (peer.receives_done < queue.sent.size())
@@ -164,7 +166,7 @@ void Oracle::ended(const std::vector<std::vector<uint64_t>>& cells) {
   }
   for (const auto& [number, queue] : queues_) {
     const Queue& sender = queues_[queue.peer];
-    if (queue.gone)
+    if (queue.gone || queue.transport != Transport::rc)
       continue;
     // What its sender has seen complete has arrived; a failed queue pair's receives are flushed.
     size_t due = 0;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "program.h"
+#include "handlers.h"
 #include "transfer/protocol.h"
 
 #include <algorithm>
@@ -60,9 +61,7 @@ Program::Program(uint32_t number, Choices& choices, Fabric& fabric, Net& net, Or
       wrong_(std::array<uint32_t, 8>{0, 0, 200, 200, 40, 40, 10, 4}[choices.below(8)]) {
   words_.loud = loud;
   auto links = std::make_shared<Links>(world, service_of(number), net);
-  links->serve(adverb::transfer::make_protocol(
-      world, std::make_shared<adverb::transfer::Handlers>(adverb::transfer::handler_list()),
-      world.targets()));
+  links->serve(adverb::transfer::make_protocol(world, make_handlers(), world.targets()));
   world.parts.links.put(std::move(links));
   context_ = verbs_.open_device(fabric.device());
   pd_ = verbs_.alloc_pd(context_);
@@ -111,12 +110,15 @@ void Program::close() {
   verbs_.close_device(context_);
 }
 
-void Program::make_qp() {
+void Program::make_qp(ibv_qp_type type) {
   auto queue = std::make_unique<Queue>();
+  queue->transport = type == IBV_QPT_RC   ? Transport::rc
+                     : type == IBV_QPT_UC ? Transport::uc
+                                          : Transport::ud;
   ibv_qp_init_attr& init = queue->init;
   init.send_cq = cqs_[choices_.below(static_cast<uint32_t>(cqs_.size()))].cq;
   init.recv_cq = cqs_[choices_.below(static_cast<uint32_t>(cqs_.size()))].cq;
-  init.qp_type = IBV_QPT_RC;
+  init.qp_type = type;
   init.cap = {deep_ ? 100 : choices_.between(2, 16), 16, 2, 2, 64};
   init.sq_sig_all = choices_.once_in(4) ? 1 : 0;
   queue->all_signaled = init.sq_sig_all != 0;
@@ -150,14 +152,20 @@ void Program::create(Queue& queue) {
 
 void Program::move_up(Queue& queue) {
   ibv_qp_attr attr{};
+  const bool named = queue.transport != Transport::ud; // its peer
+  const bool asked = queue.transport == Transport::rc;
   attr.qp_access_flags =
-      IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+      asked   ? IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC
+      : named ? IBV_ACCESS_REMOTE_WRITE
+              : 0;
   attr.qp_state = IBV_QPS_INIT;
-  verbs_.modify_qp(queue.qp, &attr, IBV_QP_STATE | IBV_QP_ACCESS_FLAGS);
+  verbs_.modify_qp(queue.qp, &attr, IBV_QP_STATE | (named ? IBV_QP_ACCESS_FLAGS : IBV_QP_QKEY));
   attr.qp_state = IBV_QPS_RTR;
   attr.dest_qp_num = queue.other->qp->qp_num;
   attr.max_dest_rd_atomic = 1;
-  verbs_.modify_qp(queue.qp, &attr, IBV_QP_STATE | IBV_QP_DEST_QPN | IBV_QP_MAX_DEST_RD_ATOMIC);
+  verbs_.modify_qp(queue.qp, &attr,
+                   IBV_QP_STATE | (named ? IBV_QP_DEST_QPN : 0) |
+                       (asked ? IBV_QP_MAX_DEST_RD_ATOMIC : 0));
   attr.qp_state = IBV_QPS_RTS;
   if (const int rc = verbs_.modify_qp(queue.qp, &attr, IBV_QP_STATE); rc != 0)
     trouble.push_back("ibv_modify_qp to RTS: " + std::string(strerror(rc)));
@@ -173,8 +181,10 @@ void Program::connect(Program& one, Program& other, size_t n) {
   Oracle& oracle = one.oracle_;
   mine.number = oracle.fresh();
   theirs.number = mine.number + 1;
-  oracle.connected(mine.number, one.number_, theirs.number, other.number_, one.relaxed());
-  oracle.connected(theirs.number, other.number_, mine.number, one.number_, other.relaxed());
+  oracle.connected(mine.number, one.number_, theirs.number, other.number_, one.relaxed(),
+                   mine.transport);
+  oracle.connected(theirs.number, other.number_, mine.number, one.number_, other.relaxed(),
+                   theirs.transport);
   for (const auto& [program, queue] : {std::pair{&one, &mine}, std::pair{&other, &theirs}})
     if (program->srq_ != nullptr)
       oracle.shares(queue->number, program->number_);
@@ -236,6 +246,19 @@ void Program::take_down(Queue& queue) {
     }
   queue.open = queue.receives = 0;
   queue.down = true;
+}
+
+// Where its requests alone have failed, and all of them have been polled.
+bool Program::recover(Queue& queue) {
+  if (queue.qp->state != IBV_QPS_SQE || queue.leaving || !queue.order.empty())
+    return false;
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_RTS;
+  if (verbs_.modify_qp(queue.qp, &attr, IBV_QP_STATE) != 0)
+    trouble.emplace_back("ibv_modify_qp from SQE to RTS fails");
+  queue.failed = queue.told = false;
+  oracle_.recovered(queue.number);
+  return true;
 }
 
 size_t Program::kept_slots() const {
@@ -311,6 +334,8 @@ void Program::act() {
     }
     return;
   }
+  if (queue.failed && choices_.once_in(4) && recover(queue))
+    return;
   switch (choices_.below(2 + habits_.eager())) {
   case 0:
     post_receive(queue);

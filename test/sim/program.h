@@ -92,6 +92,7 @@ public:
   static constexpr uint32_t near_slots = 4;
   static constexpr uint32_t receives_max = 3; // of a queue pair; slots are kept for them
   static constexpr uint32_t slot_cells = 160;
+  static constexpr uint32_t header_cells = 5; // of a datagram's receive the first: 40 bytes
 
   Program(uint32_t number, Choices& choices, Fabric& fabric, Net& net, Oracle& oracle,
           const adverb::policy::Policy& policy, bool loud);
@@ -99,8 +100,8 @@ public:
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
-  // Queue pair `number` of the schedule, connected by connect().
-  void make_qp();
+  // A queue pair, connected by connect() to one of the same type.
+  void make_qp(ibv_qp_type type);
   // The n-th queue pairs of both.
   static void connect(Program& one, Program& other, size_t n);
 
@@ -140,6 +141,7 @@ private:
   struct Queue {
     ibv_qp* qp = nullptr;
     bool extended = false;
+    Transport transport = Transport::rc;
     uint64_t settled = 0; // the moment it was seen in error, and with no receive under way
     uint32_t number = 0;
     Program* peer = nullptr;
@@ -213,6 +215,8 @@ private:
   void on_request(Queue& queue, const ibv_wc& wc);
   void on_receive(Queue& queue, const ibv_wc& wc);
   void fails(Queue& queue);
+  void request_failed(Queue& queue);
+  bool recover(Queue& queue);
   void use(uint64_t id, uint32_t slot);
   void release(uint64_t id);
   uint32_t key_of(uint32_t slot);

@@ -66,8 +66,15 @@ void Program::look() {
 
 // Its queue pair is in error, as it knows from here on.
 void Program::fails(Queue& queue) {
-  if (!std::exchange(queue.failed, true))
-    oracle_.broken(queue.number, shared());
+  queue.failed = true;
+  oracle_.broken(queue.number, shared());
+}
+
+// Of a queue pair that is not reliable, its requests alone may have: then it receives as before.
+void Program::request_failed(Queue& queue) {
+  queue.failed = queue.told = true;
+  if (queue.transport == Transport::rc || Fabric::in_error(queue.qp))
+    fails(queue);
 }
 
 void Program::on_request(Queue& queue, const ibv_wc& wc) {
@@ -88,10 +95,8 @@ void Program::on_request(Queue& queue, const ibv_wc& wc) {
       oracle_.brought(*it, {cells, cells + over->target.count});
     }
   oracle_.completed(c);
-  if (wc.status != IBV_WC_SUCCESS) {
-    fails(queue);
-    queue.told = true;
-  }
+  if (wc.status != IBV_WC_SUCCESS)
+    request_failed(queue);
   if (at == queue.order.end())
     return;
   for (auto it = queue.order.begin(); it != at + 1; ++it)
@@ -112,6 +117,12 @@ void Program::on_receive(Queue& queue, const ibv_wc& wc) {
   std::vector<uint64_t> got;
   const uint64_t* cells = cells_of(slots_.at(wc.wr_id));
   got.assign(cells, cells + slot_cells);
+  if (queue.transport == Transport::ud && wc.status == IBV_WC_SUCCESS) {
+    if (wc.byte_len < header_cells * sizeof(uint64_t) || (wc.wc_flags & IBV_WC_GRH) == 0)
+      trouble.emplace_back("a datagram comes without room for its header");
+    c.byte_len -= header_cells * static_cast<uint32_t>(sizeof(uint64_t));
+    got.erase(got.begin(), got.begin() + header_cells);
+  }
   release(wc.wr_id);
   if (srq_ != nullptr) {
     --srq_open_;

@@ -16,6 +16,19 @@ constexpr uint64_t no_count = ~uint64_t{0};        // that no counter has
 constexpr uint64_t filler = 0xF111'F111'F111'F111; // of a receive's buffer
 } // namespace
 
+namespace {
+
+// What a service that is not reliable carries in its place.
+Kind carried_by(Transport transport, Kind kind) {
+  if (transport == Transport::ud)
+    return Kind::send;
+  return transport == Transport::rc || kind < Kind::read ? kind
+         : kind == Kind::read                            ? Kind::write
+                                                         : Kind::write_imm;
+}
+
+} // namespace
+
 // Where it goes, by one of the regions there; or by one that does not have it, or not so.
 Program::There Program::where(const Queue& queue, const Operation& operation) {
   if (operation.kind == Kind::send)
@@ -95,12 +108,15 @@ bool Program::fill(Queue& queue, Operation& operation, ibv_send_wr& wr,
                    std::vector<ibv_sge>& sges) {
   operation.id = ++next_id_;
   operation.qp = queue.number;
-  operation.kind = habits_.kind();
+  const bool reliable = queue.transport == Transport::rc;
+  operation.kind = carried_by(queue.transport, habits_.kind());
   operation.fenced = habits_.fenced();
   operation.target.there = queue.peer->number_;
   operation.target.count = habits_.empty()   ? 0
                            : habits_.large() ? choices_.between(1, slot_cells)
                                              : choices_.between(1, 8);
+  if (queue.transport == Transport::ud)
+    operation.target.count = std::min(operation.target.count, slot_cells - header_cells);
   const bool counts = operation.kind == Kind::fetch_add;
   const uint32_t writable = shared_cells - counter_cells;
   if (counts) {
@@ -133,9 +149,17 @@ bool Program::fill(Queue& queue, Operation& operation, ibv_send_wr& wr,
     for (uint32_t i = 0; i < operation.target.count; ++i)
       operation.values.push_back(cells[i] = ++next_value_);
   // Once in a while something that the peer must refuse.
-  operation.wrong = wrong_ != 0 && operation.target.count != 0 && choices_.once_in(wrong_);
-  operation.wrong_here = operation.wrong && (operation.kind == Kind::send || choices_.once_in(4));
-  operation.with_imm = operation.kind == Kind::send && choices_.once_in(4);
+  operation.wrong = wrong_ != 0 && operation.target.count != 0 &&
+                    (reliable || operation.kind != Kind::send) && choices_.once_in(wrong_);
+  operation.wrong_here =
+      operation.wrong && reliable && (operation.kind == Kind::send || choices_.once_in(4));
+  // Longer than its port takes: its own device says so.
+  const bool longer = operation.target.count * cell_bytes > fabric_.longest;
+  if (longer)
+    operation.wrong = operation.wrong_here = true;
+  // Of what may be lost each says what it is, by its bytes if it has any.
+  operation.with_imm = operation.kind == Kind::send &&
+                       (choices_.once_in(4) || (!reliable && operation.target.count == 0));
   operation.compares = counts && choices_.once_in(4);
   const There there = where(queue, operation);
   operation.key = there.key;
@@ -159,7 +183,7 @@ bool Program::fill(Queue& queue, Operation& operation, ibv_send_wr& wr,
     sges[0].length = first * cell_bytes;
     sges.push_back({sges[0].addr + sges[0].length, bytes - sges[0].length, key_of(slot)});
   }
-  if (operation.wrong_here)
+  if (operation.wrong_here && !longer)
     spoil(operation, sges.back());
   else if (sges.size() == 1 && choices_.once_in(12)) // whose key nobody looks at
     sges.insert(choices_.once_in(2) ? sges.begin() : sges.end(), ibv_sge{0, 0, no_key});
@@ -186,8 +210,11 @@ bool Program::fill(Queue& queue, Operation& operation, ibv_send_wr& wr,
     wr.wr.atomic.swap = no_count;
     wr.wr.atomic.rkey = there.key;
   } else {
-    wr.wr.rdma = {there.address, there.key};
     wr.imm_data = static_cast<uint32_t>(operation.id);
+    if (queue.transport == Transport::ud)
+      wr.wr.ud = {nullptr, queue.other->qpn, 0};
+    else
+      wr.wr.rdma = {there.address, there.key};
   }
   use(operation.id, slot);
   return true;
@@ -295,6 +322,8 @@ void build(adverb::model::Qp& mine, ibv_qp_ex* qp, const ibv_send_wr& wr) {
     model::wr_send(mine, qp);
     break;
   }
+  if (qp->qp_base.qp_type == IBV_QPT_UD)
+    model::wr_set_ud_addr(mine, qp, wr.wr.ud.ah, wr.wr.ud.remote_qpn, wr.wr.ud.remote_qkey);
   if ((wr.send_flags & IBV_SEND_INLINE) != 0) {
     std::array<ibv_data_buf, 2> parts{};
     for (int i = 0; i < wr.num_sge; ++i)

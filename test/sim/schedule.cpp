@@ -84,6 +84,10 @@ public:
     fabric_.cleans = choices.once_in(2);
     fabric_.reuses_keys = choices.once_in(2);
     fabric_.roomy = choices.once_in(2);
+    fabric_.alike = choices.once_in(6);
+    fabric_.stops_sends = choices.once_in(2);
+    if (choices.once_in(12))
+      fabric_.longest = 1024;
     fabric_.windows = choices.below(2) * choices.below(12);
     const uint32_t which = choose_policy(choices);
     if (loud)
@@ -95,12 +99,18 @@ public:
     programs_[1] =
         std::make_unique<Program>(1, choices, fabric_, net_, oracle_, policy(other), loud);
     pairs_ = choices.between(1, 3);
+    // The first is reliable, and most are.
+    constexpr std::array<ibv_qp_type, 8> types = {IBV_QPT_RC, IBV_QPT_RC, IBV_QPT_RC, IBV_QPT_RC,
+                                                  IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UC, IBV_QPT_UD};
     for (uint32_t i = 0; i < pairs_; ++i) {
-      programs_[0]->make_qp();
-      programs_[1]->make_qp();
+      const ibv_qp_type type = i == 0 ? IBV_QPT_RC : types.at(choices.below(types.size()));
+      programs_[0]->make_qp(type);
+      programs_[1]->make_qp(type);
     }
     for (uint32_t i = 0; i < pairs_; ++i)
       Program::connect(*programs_[0], *programs_[1], i);
+    if (choices.once_in(2))
+      fabric_.loses = [this] { return choices_.once_in(6); };
     if (choices.once_in(4))
       programs_[0]->silence(*programs_[1]);
     if (const uint32_t refused = std::array{0, 0, 0, 0, 0, 30, 4}[choices.below(7)]; refused != 0)
