@@ -70,7 +70,8 @@ struct Verbs {
 
   static bool are_rights(unsigned access) {
     constexpr unsigned all = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
-                             IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+                             IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |
+                             IBV_ACCESS_ZERO_BASED;
     constexpr unsigned needs_local = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
     return (access & ~all) == 0 &&
            ((access & needs_local) == 0 || (access & IBV_ACCESS_LOCAL_WRITE) != 0);
@@ -96,8 +97,8 @@ struct Verbs {
     mr->mr.addr = start;
     mr->mr.length = length;
     mr->mr.lkey = mr->mr.rkey = take_key();
-    mr->iova = iova;
     mr->access = static_cast<unsigned>(access);
+    mr->iova = mr->by_offset() ? 0 : iova;
     auto* out = &mr->mr;
     fabric().mrs_[out->lkey] = std::move(mr);
     return out;
@@ -137,7 +138,7 @@ struct Verbs {
     if ((flags & IBV_REREG_MR_CHANGE_TRANSLATION) != 0) {
       base->addr = start;
       base->length = length;
-      mr.iova = reinterpret_cast<uintptr_t>(start);
+      mr.iova = mr.by_offset() ? 0 : reinterpret_cast<uintptr_t>(start);
     }
     base->lkey = base->rkey = node.key() = fresh_key();
     fabric().mrs_.insert(std::move(node));
@@ -185,12 +186,18 @@ struct Verbs {
       Request r;
       r.wr = *wr;
       r.sges.assign(wr->sg_list, wr->sg_list + wr->num_sge);
-      for (const ibv_sge& sge : r.sges) {
+      const bool inlined = (wr->send_flags & IBV_SEND_INLINE) != 0 && !r.fetches();
+      for (const ibv_sge& sge : r.sges)
         r.length += sge.length;
-        const auto* from = Pages::kept(reinterpret_cast<void*>(sge.addr));
-        if ((wr->send_flags & IBV_SEND_INLINE) != 0)
-          r.inlined.insert(r.inlined.end(), from, from + sge.length);
+      if (inlined && r.length > qp.cap.max_inline_data) {
+        *bad = wr;
+        return EINVAL;
       }
+      for (const ibv_sge& sge : r.sges)
+        if (inlined) {
+          const auto* from = Pages::kept(reinterpret_cast<void*>(sge.addr));
+          r.inlined.insert(r.inlined.end(), from, from + sge.length);
+        }
       if (flushes) {
         r.status = IBV_WC_WR_FLUSH_ERR;
         r.stage = Stage::landed;

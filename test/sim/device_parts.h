@@ -19,6 +19,7 @@ struct Fabric::Mr {
   ibv_mr mr{};
   uint64_t iova = 0;
   unsigned access = 0;
+  bool by_offset() const { return (access & IBV_ACCESS_ZERO_BASED) != 0; }
 };
 
 struct Fabric::Cq {

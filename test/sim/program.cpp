@@ -119,7 +119,7 @@ void Program::make_qp(ibv_qp_type type) {
   init.send_cq = cqs_[choices_.below(static_cast<uint32_t>(cqs_.size()))].cq;
   init.recv_cq = cqs_[choices_.below(static_cast<uint32_t>(cqs_.size()))].cq;
   init.qp_type = type;
-  init.cap = {deep_ ? 100 : choices_.between(2, 16), 16, 2, 2, 64};
+  init.cap = {deep_ ? 100 : choices_.between(2, 16), 16, 2, 2, inline_max};
   init.sq_sig_all = choices_.once_in(4) ? 1 : 0;
   queue->all_signaled = init.sq_sig_all != 0;
   init.srq = srq_;

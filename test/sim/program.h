@@ -92,6 +92,7 @@ public:
   static constexpr uint32_t near_slots = 4;
   static constexpr uint32_t receives_max = 3; // of a queue pair; slots are kept for them
   static constexpr uint32_t slot_cells = 160;
+  static constexpr uint32_t inline_max = 64;  // bytes
   static constexpr uint32_t header_cells = 5; // of a datagram's receive the first: 40 bytes
 
   Program(uint32_t number, Choices& choices, Fabric& fabric, Net& net, Oracle& oracle,
@@ -211,7 +212,7 @@ private:
   };
   There where(const Queue& queue, const Operation& operation);
   void spoil(const Operation& operation, ibv_sge& sge);
-  ibv_send_wr* spoil(ibv_send_wr& wr);
+  ibv_send_wr* spoil(const Queue& queue, ibv_send_wr& wr);
   void on_request(Queue& queue, const ibv_wc& wc);
   void on_receive(Queue& queue, const ibv_wc& wc);
   void fails(Queue& queue);
@@ -219,7 +220,7 @@ private:
   bool recover(Queue& queue);
   void use(uint64_t id, uint32_t slot);
   void release(uint64_t id);
-  uint32_t key_of(uint32_t slot);
+  ibv_sge element(uint32_t slot, uint32_t from, uint32_t bytes, bool inlined);
   bool follows_addresses(uint32_t key) const;
   uint64_t* cells_of(uint32_t slot);
   size_t kept_slots() const; // for receives to come
@@ -288,13 +289,14 @@ private:
   bool side_wide_ = false;
   bool near_wide_ = false;
   bool near_lent_ = false;
-  uint32_t losses_;          // times a piece of its memory may be taken away
-  bool shared_away_ = false; // a piece of it
-  uint32_t away_from_ = 0;   // of its own: slots
-  uint32_t away_to_ = 0;     // not this one
-  bool odd_;                 // it asks for what no verb gives
-  uint32_t downs_;           // times a queue pair may be taken down
-  uint32_t wrong_;           // one in so many requests must be refused; 0: none
+  bool near_offsets_ = false; // it is named by offsets, not by addresses
+  uint32_t losses_;           // times a piece of its memory may be taken away
+  bool shared_away_ = false;  // a piece of it
+  uint32_t away_from_ = 0;    // of its own: slots
+  uint32_t away_to_ = 0;      // not this one
+  bool odd_;                  // it asks for what no verb gives
+  uint32_t downs_;            // times a queue pair may be taken down
+  uint32_t wrong_;            // one in so many requests must be refused; 0: none
 };
 
 } // namespace sim

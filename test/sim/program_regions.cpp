@@ -34,7 +34,9 @@ void Program::register_all() {
   shift_ = choices_.once_in(4) ? uint64_t{1} << 44 : 0;
   shared_mr_ = register_shared();
   own_mr_ = verbs_.reg_mr(pd_, own_at(own_.data()), own_.size_bytes(), IBV_ACCESS_LOCAL_WRITE);
-  near_mr_ = verbs_.reg_mr(pd_, own_at(own_.data()), near_bytes, IBV_ACCESS_LOCAL_WRITE);
+  near_offsets_ = choices_.once_in(6);
+  near_mr_ = verbs_.reg_mr(pd_, own_at(own_.data()), near_bytes,
+                           IBV_ACCESS_LOCAL_WRITE | (near_offsets_ ? IBV_ACCESS_ZERO_BASED : 0));
   side_mr_ = verbs_.reg_mr(pd_, shared_at(0), side_cells * cell_bytes, shared_rights);
   if (choices_.once_in(3))
     for (int i = 0; i < 5; ++i)
@@ -62,9 +64,13 @@ void Program::deregister_all() {
   verbs_.dealloc_pd(pd_);
 }
 
-// Of one of the regions that it lies in.
-uint32_t Program::key_of(uint32_t slot) {
-  return (slot < near_slots && !near_changing_ && habits_.near() ? near_mr_ : own_mr_)->lkey;
+// Bytes of a buffer, by one of the regions that it lies in. Of inline data only the address counts.
+ibv_sge Program::element(uint32_t slot, uint32_t from, uint32_t bytes, bool inlined) {
+  const bool near = slot < near_slots && !near_changing_ && habits_.near();
+  const uint64_t first =
+      near && near_offsets_ && !inlined ? 0 : reinterpret_cast<uintptr_t>(own_at(own_.data()));
+  return {first + uint64_t{slot} * slot_cells * cell_bytes + from, bytes,
+          (near ? near_mr_ : own_mr_)->lkey};
 }
 
 // Whether what peers do by it comes to the memory that is mapped there then, and not to the pages
@@ -149,7 +155,7 @@ void Program::change_region() {
     if (!may_change_own())
       return;
     near_changing_ = true;
-    if (choices_.once_in(2)) {
+    if (near_offsets_ || choices_.once_in(2)) {
       near_wide_ = !near_wide_;
       rc =
           verbs_.rereg_mr(near_mr_, IBV_REREG_MR_CHANGE_TRANSLATION, nullptr, own_at(own_.data()),

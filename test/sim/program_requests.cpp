@@ -83,17 +83,23 @@ void Program::spoil(const Operation& operation, ibv_sge& sge) {
   }
 }
 
-// One that no queue pair takes.
-ibv_send_wr* Program::spoil(ibv_send_wr& wr) {
+// One that no queue pair takes; of opcodes a datagram's says so itself, by a completion where it
+// cannot at once.
+ibv_send_wr* Program::spoil(const Queue& queue, ibv_send_wr& wr) {
   static std::array<ibv_sge, 4> elements{};
   wr = {};
   wr.sg_list = elements.data();
   wr.opcode = IBV_WR_SEND;
-  switch (choices_.below(3)) {
+  switch (choices_.below(queue.transport == Transport::ud ? 3 : 4)) {
   case 1:
     wr.num_sge = -1;
     break;
-  case 2:
+  case 2: // more inline than it has room for
+    wr.send_flags = IBV_SEND_INLINE;
+    wr.num_sge = 1;
+    elements[0] = {reinterpret_cast<uintptr_t>(own_at(own_.data())), 2 * inline_max, 0};
+    break;
+  case 3:
     wr.opcode = IBV_WR_TSO;
     break;
   default:
@@ -172,16 +178,18 @@ bool Program::fill(Queue& queue, Operation& operation, ibv_send_wr& wr,
   if (operation.fenced)
     wr.send_flags |= IBV_SEND_FENCE;
   const uint32_t bytes = operation.target.count * cell_bytes;
-  if (outgoing && operation.from == never && !operation.wrong_here && bytes <= 64 &&
-      !is_away(slot) && habits_.inlined())
+  const bool inlined = outgoing && operation.from == never && !operation.wrong_here &&
+                       bytes <= inline_max && !is_away(slot) && habits_.inlined();
+  if (inlined ||
+      (operation.kind == Kind::read && choices_.once_in(16))) // of a READ it says nothing
     wr.send_flags |= IBV_SEND_INLINE;
   if (bytes != 0 || choices_.once_in(2)) // of no bytes, or of no element
-    sges.push_back({reinterpret_cast<uintptr_t>(own_at(cells)), bytes, key_of(slot)});
+    sges.push_back(element(slot, 0, bytes, inlined));
   if (bytes > cell_bytes && choices_.once_in(4)) { // in two elements
     const uint32_t most = operation.target.count - 1;
     const uint32_t first = choices_.between(1, choices_.once_in(2) ? std::min(most, 4U) : most);
     sges[0].length = first * cell_bytes;
-    sges.push_back({sges[0].addr + sges[0].length, bytes - sges[0].length, key_of(slot)});
+    sges.push_back(element(slot, sges[0].length, bytes - sges[0].length, inlined));
   }
   if (operation.wrong_here && !longer)
     spoil(operation, sges.back());
@@ -265,8 +273,8 @@ void Program::post(Queue& queue) {
   ibv_send_wr none{};
   const bool malformed = habits_.malformed();
   if (malformed)
-    list.back().next = spoil(none);
-  if (const int rc = give(queue, list, bad); malformed && bad == &none) {
+    list.back().next = spoil(queue, none);
+  if (const int rc = give(queue, list, bad); malformed && (rc == 0 || bad == &none)) {
     if (rc == 0)
       trouble.emplace_back("ibv_post_send takes what is malformed");
   } else if (rc != 0) {
@@ -282,7 +290,7 @@ void Program::post(Queue& queue) {
   }
   // What was inline, and every list, is the program's again.
   for (const ibv_send_wr& wr : list)
-    if ((wr.send_flags & IBV_SEND_INLINE) != 0)
+    if ((wr.send_flags & IBV_SEND_INLINE) != 0 && wr.opcode != IBV_WR_RDMA_READ)
       for (int i = 0; i < wr.num_sge; ++i)
         memset(Pages::kept(reinterpret_cast<void*>(wr.sg_list[i].addr)), 0xEE,
                wr.sg_list[i].length);
@@ -324,7 +332,7 @@ void build(adverb::model::Qp& mine, ibv_qp_ex* qp, const ibv_send_wr& wr) {
   }
   if (qp->qp_base.qp_type == IBV_QPT_UD)
     model::wr_set_ud_addr(mine, qp, wr.wr.ud.ah, wr.wr.ud.remote_qpn, wr.wr.ud.remote_qkey);
-  if ((wr.send_flags & IBV_SEND_INLINE) != 0) {
+  if ((wr.send_flags & IBV_SEND_INLINE) != 0 && wr.opcode != IBV_WR_RDMA_READ) {
     std::array<ibv_data_buf, 2> parts{};
     for (int i = 0; i < wr.num_sge; ++i)
       parts.at(static_cast<size_t>(i)) = {reinterpret_cast<void*>(wr.sg_list[i].addr),
@@ -383,9 +391,8 @@ void Program::post_receive(Queue& queue) {
   std::fill_n(cells, slot_cells, filler);
   constexpr uint32_t all = slot_cells * cell_bytes;
   const uint32_t first = choices_.once_in(3) ? choices_.between(1, 8) * cell_bytes : all;
-  std::array<ibv_sge, 2> sges{
-      {{reinterpret_cast<uintptr_t>(own_at(cells)), first, key_of(slot)},
-       {reinterpret_cast<uintptr_t>(own_at(cells)) + first, all - first, key_of(slot)}}};
+  std::array<ibv_sge, 2> sges{element(slot, 0, first, false),
+                              element(slot, first, all - first, false)};
   ibv_recv_wr wr{};
   wr.wr_id = id;
   wr.sg_list = sges.data();
