@@ -228,11 +228,12 @@ bool Qp::allows(transfer::Right right) const {
   }
 }
 
-void Qp::on_reply(const transfer::ReplyHeader& reply, std::span<const std::byte> payload) {
+void Qp::on_replies(std::span<const std::byte> replies) {
   const std::lock_guard hold(lock_);
   if (peer_ != Peer::linked)
     return;
-  messages_.on_reply(reply, payload);
+  while (const auto reply = transfer::next_reply(replies))
+    messages_.on_reply(reply->header, reply->payload);
   send_.turn();
   if (!send_.carrying())
     unloaded_.notify_all();

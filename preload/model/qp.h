@@ -95,7 +95,7 @@ public:
   bool posted(const ibv_wc& wc) override;
 
   // transfer::Source
-  void on_reply(const transfer::ReplyHeader& reply, std::span<const std::byte> payload) override;
+  void on_replies(std::span<const std::byte> replies) override;
   void on_credit() override;
   void on_keys_ended(std::span<const uint32_t> keys) override;
   void on_down() override;

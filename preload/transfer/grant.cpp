@@ -111,16 +111,16 @@ void Grant::left(Request& r) {
 }
 
 void Grant::ask(Request& r) {
-  std::byte* message = seat_.messages.begin();
-  if (message == nullptr)
-    return;
   auto h = seat_.messages.header(r, Kind::grant);
   h.total_address = h.address = r.wr.wr.atomic.remote_addr;
   h.total = 8;
   h.length = 8;
   h.key = r.wr.wr.atomic.rkey;
+  std::byte* part = seat_.messages.begin(0, 0);
+  if (part == nullptr)
+    return;
   asking_ = true;
-  seat_.messages.send_aside(r, *this, message, h);
+  seat_.messages.send_aside(r, *this, part, h);
 }
 
 void Grant::answered(Request& r, const transfer::ReplyHeader& reply, std::span<const std::byte>) {

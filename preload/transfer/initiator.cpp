@@ -72,30 +72,38 @@ bool Initiator::lost() const {
   return lost_;
 }
 
+void Initiator::reject(const char* what, size_t bytes) {
+  world_.counters.count(Counter::malformed_messages);
+  if (world_.log.every("malformed-reply", 10))
+    world_.log.error("a peer sent {} of {} bytes; closing the link", what, bytes);
+  channel_->close();
+}
+
+// Nothing of a message is believed before all of it has been looked at.
 void Initiator::on_message(link::RxBuffer message) {
   assert(channel_->progress().lock().held());
   if (is_notice(message.bytes()))
     return on_notice(std::move(message));
-  const auto parsed = parse_reply(message.bytes());
-  if (!parsed) {
-    world_.counters.count(Counter::malformed_messages);
-    if (world_.log.every("malformed-reply", 10))
-      world_.log.error("a peer sent a malformed reply of {} bytes; closing the link",
-                       message.bytes().size());
-    channel_->close();
-    return;
+  auto rest = message.bytes();
+  const auto first = next_reply(rest);
+  bool good = first.has_value();
+  while (good && !rest.empty()) {
+    const auto next = next_reply(rest);
+    good = next && next->header.source == first->header.source;
   }
+  if (!good)
+    return reject("a malformed reply", message.bytes().size());
   Source* source = nullptr;
   {
     const std::lock_guard hold(lock_);
     if (unanswered_ != 0)
       --unanswered_;
-    const auto it = sources_.find(parsed->header.source);
+    const auto it = sources_.find(first->header.source);
     if (it != sources_.end())
       source = it->second;
   }
   if (source != nullptr)
-    source->on_reply(parsed->header, parsed->payload);
+    source->on_replies(message.bytes());
   message.release();
   resume();
 }
@@ -103,14 +111,8 @@ void Initiator::on_message(link::RxBuffer message) {
 // Keys of the peer's have ended: what was known of them is forgotten before it is told so.
 void Initiator::on_notice(link::RxBuffer message) {
   const auto parsed = parse_notice(message.bytes());
-  if (!parsed || parsed->header.count == 0 || unacknowledged_) {
-    world_.counters.count(Counter::malformed_messages);
-    if (world_.log.every("malformed-notice", 10))
-      world_.log.error("a peer sent a malformed notice of {} bytes; closing the link",
-                       message.bytes().size());
-    channel_->close();
-    return;
-  }
+  if (!parsed || parsed->header.count == 0 || unacknowledged_)
+    return reject("a malformed notice", message.bytes().size());
   std::vector<uint32_t> keys(parsed->payload.size() / sizeof(uint32_t));
   memcpy(keys.data(), parsed->payload.data(), keys.size() * sizeof(uint32_t));
   for (const uint32_t key : keys)

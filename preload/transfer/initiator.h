@@ -2,8 +2,8 @@
 // The initiator's end of a link: requests out under credits, replies back to the queue pair that
 // asked, and what the peer has said about its keys.
 //
-// Every request has exactly one reply, so credits are plain counting: at most Channel::credits()
-// requests are unanswered, and the link keeps that many receive buffers posted.
+// Every message of requests is answered by one message, so credits are plain counting: at most
+// Channel::credits() of them are unanswered, and the link keeps that many receive buffers posted.
 //
 // Locks: Initiator's own is a leaf and may be taken under a queue pair's. Source functions are
 // called under the device's progress lock and take the queue pair's.
@@ -14,6 +14,7 @@
 #include "transfer/verdicts.h"
 #include "world/sync.h"
 
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -29,7 +30,8 @@ namespace adverb::transfer {
 // A queue pair that sends requests.
 class Source {
 public:
-  virtual void on_reply(const ReplyHeader& reply, std::span<const std::byte> payload) = 0;
+  // Of one message, all well-formed: next_reply() gives one after the other.
+  virtual void on_replies(std::span<const std::byte> replies) = 0;
   virtual void on_credit() = 0; // wait() was called and a credit has become free
   // These keys of the peer's name nothing any more, and what was known of them is forgotten. When
   // it returns, nothing is sent under them that was begun before.
@@ -53,13 +55,19 @@ public:
   void attach(uint64_t handle, Source* source);
   void detach(uint64_t handle);
 
-  // Room for one request, with its credit taken; nullptr: none, and if `waiter` is given its
-  // on_credit() will be called. The caller fills header and payload and calls send() or cancel().
+  // Room for one message, with its credit taken; nullptr: none, and if `waiter` is given its
+  // on_credit() will be called. The caller fills in requests and calls send() or cancel().
   std::byte* begin(uint64_t waiter);
   void send(std::byte* message, size_t bytes);
   void cancel(std::byte* message);
 
   size_t payload_max() const { return channel_->message_max() - header_bytes; }
+  // Bytes of requests that may share a message, and of replies. 0: the peer knows of no sharing.
+  size_t shared_max() const noexcept {
+    return channel_->version() < version_sharing
+               ? 0
+               : std::min<size_t>(transfer::shared_max, channel_->message_max());
+  }
   bool down() const { return channel_->down(); }
   // on_down() has been or is being passed on; who attached before it hears of it.
   bool lost() const;
@@ -79,6 +87,7 @@ public:
 
 private:
   void resume();
+  void reject(const char* what, size_t bytes);
   void on_notice(link::RxBuffer message);
   void acknowledge();
 

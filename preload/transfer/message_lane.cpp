@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace adverb::transfer {
 
@@ -19,6 +20,7 @@ void MessageLane::join(std::shared_ptr<Initiator> initiator, uint64_t handle, ui
 }
 
 std::shared_ptr<Initiator> MessageLane::leave() {
+  commit();
   asked_.reset();
   return std::move(initiator_);
 }
@@ -33,32 +35,66 @@ RequestHeader MessageLane::header(const Request& r, Kind kind) const {
   return h;
 }
 
-std::byte* MessageLane::begin() {
-  return initiator_->begin(handle_);
+std::byte* MessageLane::begin(size_t payload, size_t brings) {
+  const size_t most = initiator_->shared_max();
+  const auto one_more = [&] {
+    return Open{open_.message, next_place(open_.bytes) + sizeof(RequestHeader) + payload,
+                next_place(open_.brings) + sizeof(ReplyHeader) + brings};
+  };
+  if (begun_ = one_more(); begun_.bytes > most || begun_.brings > most) {
+    commit();
+    begun_ = one_more();
+  }
+  if (open_.message == nullptr)
+    open_.message = begun_.message = initiator_->begin(handle_);
+  return open_.message == nullptr ? nullptr : open_.message + next_place(open_.bytes);
 }
 
-void MessageLane::send(Request& r, steering::LaneOwner& owner, std::byte* message,
-                       const RequestHeader& h, size_t payload) {
-  memcpy(message, &h, sizeof h);
+void MessageLane::put(std::byte* part, const RequestHeader& h) {
+  memcpy(part, &h, sizeof h);
+  open_ = begun_;
+  // One that none can join goes while the next is made.
+  const size_t most = initiator_->shared_max();
+  if (next_place(open_.bytes) + sizeof h > most ||
+      next_place(open_.brings) + sizeof(ReplyHeader) > most)
+    send_open();
+}
+
+// One that was begun for a request whose elements were not good is empty.
+void MessageLane::send_open() {
+  const Open open = std::exchange(open_, {});
+  if (open.bytes != 0)
+    initiator_->send(open.message, open.bytes);
+  else
+    initiator_->cancel(open.message);
+}
+
+void MessageLane::send(Request& r, steering::LaneOwner& owner, std::byte* part,
+                       const RequestHeader& h) {
   r.become(steering::Event::sent);
   r.owner = &owner;
   r.run = run_;
   ++r.parts;
   took(r.wr.opcode);
-  initiator_->send(message, sizeof h + payload);
+  put(part, h);
 }
 
-void MessageLane::send_aside(Request& r, steering::LaneOwner& owner, std::byte* message,
+void MessageLane::send_aside(Request& r, steering::LaneOwner& owner, std::byte* part,
                              const RequestHeader& h) {
-  memcpy(message, &h, sizeof h);
   r.owner = &owner;
   r.run = run_;
   r.asked = true;
-  initiator_->send(message, sizeof h);
+  put(part, h);
+}
+
+// A message for one that shares none, because it is ordered with no other.
+std::byte* MessageLane::begin_alone(uint64_t waiter) {
+  commit();
+  return initiator_->begin(waiter);
 }
 
 bool MessageLane::tell(Kind kind, uint64_t address) {
-  std::byte* message = initiator_->begin(0);
+  std::byte* message = begin_alone(0);
   if (message == nullptr)
     return false;
   RequestHeader h{};
@@ -75,7 +111,7 @@ bool MessageLane::tell(Kind kind, uint64_t address) {
 void MessageLane::ask_key(uint32_t rkey) {
   if (asked_)
     return;
-  std::byte* message = begin();
+  std::byte* message = begin_alone(handle_);
   if (message == nullptr)
     return;
   RequestHeader h{};
@@ -125,6 +161,7 @@ void MessageLane::on_reply(const ReplyHeader& reply, std::span<const std::byte> 
 }
 
 void MessageLane::cut(uint64_t from) {
+  commit(); // of the run that ends
   ++run_;
   for (uint64_t s = std::max(from, ring_.head()); s < ring_.tail(); ++s) {
     Request& r = ring_.at(s);

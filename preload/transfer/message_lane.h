@@ -2,6 +2,9 @@
 // The lane of the ways that ask the peer's responder: one queue pair's messages over its link, in
 // order, each answered.
 //
+// A message is kept open while the queue issues, so that small requests share it: until it is full,
+// something else is sent, or commit() says that no more come now. Nothing waits for time to pass.
+//
 // It counts parts in flight, and every part carries a run. cut() raises it: the responder executes
 // nothing of an older run behind a failure (messages.h), and answers of one no longer count here.
 //
@@ -62,25 +65,35 @@ public:
 
   size_t payload_max() const { return initiator_->payload_max(); }
   RequestHeader header(const steering::Request& r, Kind kind) const;
-  // Room for one message of header and payload; null: no credit now, Source::on_credit() follows.
-  std::byte* begin();
-  void cancel(std::byte* message) { initiator_->cancel(message); }
+  // Room for a request of header and `payload` bytes, whose reply has `brings` bytes; it is not
+  // sent unless send() follows. Its kind is ordered by queue pair, and not of any shape: others may
+  // share its message. Null: no credit now, Source::on_credit() follows.
+  std::byte* begin(size_t payload, size_t brings);
   // Sends a part of `r`, whose payload lies behind the header's place already. `owner` hears the
   // answer; a part answered `ok` is taken off r.parts before.
-  void send(steering::Request& r, steering::LaneOwner& owner, std::byte* message,
-            const RequestHeader& h, size_t payload);
+  void send(steering::Request& r, steering::LaneOwner& owner, std::byte* part,
+            const RequestHeader& h);
   // Sends what is no part of the request's data: it is not counted as in flight.
-  void send_aside(steering::Request& r, steering::LaneOwner& owner, std::byte* message,
+  void send_aside(steering::Request& r, steering::LaneOwner& owner, std::byte* part,
                   const RequestHeader& h);
   // Sends what nobody waits for, if there is a credit.
   bool tell(Kind kind, uint64_t address);
 
   void on_reply(const ReplyHeader& reply, std::span<const std::byte> payload);
 
+  // What is open is on its way.
+  void commit() override {
+    if (open_.message != nullptr)
+      send_open();
+  }
   bool can_be_cut() const noexcept override { return true; }
   void cut(uint64_t from) override;
 
 private:
+  std::byte* begin_alone(uint64_t waiter);
+  void put(std::byte* part, const RequestHeader& h);
+  void send_open();
+
   World& world_;
   steering::Ring& ring_;
   const bool lossy_;
@@ -92,6 +105,13 @@ private:
   // The peer's queue pair is no more: whatever goes to it the device shall judge.
   static constexpr steering::KeyVerdict device_judges{UINT32_MAX, steering::KeyVerdict::Kind::real};
   bool target_gone_ = false;
+  struct Open { // the message that is not sent yet
+    std::byte* message = nullptr;
+    size_t bytes = 0;  // of requests in it
+    size_t brings = 0; // bytes of their replies
+  };
+  Open open_;
+  Open begun_; // as it is with one more
 };
 
 // Says that the peer's responder refused `r`; at most one line a second.

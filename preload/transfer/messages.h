@@ -2,6 +2,10 @@
 // What travels over a companion queue pair: requests from the initiator's process, and to each
 // exactly one reply from the owner's. Fixed-width little-endian fields, no padding, payload behind.
 //
+// Requests of one queue pair may share a message, from version 2 of the protocol on: each begins at
+// the next multiple of 8 bytes behind the one before. Their replies share one, too, in their order:
+// a message is answered by one message, and that is what a credit is for.
+//
 // A request names the target queue pair by the handle the hello gave for it. `run` orders restarts:
 // after a reply that is not `ok` the responder answers every further request of that target with a
 // `run` not above the failed one with `halted`, executing none, until the initiator has settled the
@@ -106,24 +110,33 @@ inline bool is_notice(std::span<const std::byte> bytes) {
   return !bytes.empty() && bytes[0] == std::byte{notice_kind};
 }
 
-// A message cut into header and payload; nullopt when it is not well-formed. A request then still
-// has to fit() its kind.
+// Messages may be shared by so many bytes of requests, which bring so many of replies.
+inline constexpr size_t shared_max = 2048;
+inline constexpr uint8_t version_sharing = 2; // from which on they are
+
+// Where in its message the next one begins.
+constexpr size_t next_place(size_t end) noexcept {
+  return (end + 7) & ~size_t{7};
+}
+
+// A message cut into header and payload; nullopt when it is not well-formed.
 template <typename Header> struct Parsed {
   Header header;
   std::span<const std::byte> payload;
 };
 
-inline std::optional<Parsed<RequestHeader>> parse_request(std::span<const std::byte> bytes) {
-  Parsed<RequestHeader> p{};
-  if (bytes.size() < sizeof p.header)
+// `rest` begins with a header, and moves behind it and its payload, to the next one's place.
+inline std::optional<std::span<const std::byte>> take_payload(std::span<const std::byte>& rest,
+                                                              size_t header, size_t payload) {
+  if (payload > rest.size() - header)
     return std::nullopt;
-  memcpy(&p.header, bytes.data(), sizeof p.header);
-  p.payload = bytes.subspan(sizeof p.header);
-  const auto& h = p.header;
-  if (h.kind == 0 || h.kind >= kinds_max || h.zero != 0 ||
-      (h.flags & ~(last_part | with_immediate)) != 0)
+  const auto taken = rest.subspan(header, payload);
+  const size_t end = header + payload;
+  // What is behind it is another one, or nothing.
+  if (end != rest.size() && next_place(end) >= rest.size())
     return std::nullopt;
-  return p;
+  rest = rest.subspan(end == rest.size() ? end : next_place(end));
+  return taken;
 }
 
 inline bool fits(const Parsed<RequestHeader>& request, Shape shape) {
@@ -141,16 +154,44 @@ inline bool fits(const Parsed<RequestHeader>& request, Shape shape) {
   }
 }
 
-inline std::optional<Parsed<ReplyHeader>> parse_reply(std::span<const std::byte> bytes) {
-  Parsed<ReplyHeader> p{};
-  if (bytes.size() < sizeof p.header)
+// The first request of `rest`, which moves behind it. `shape_of` says of a header what shape it is
+// to have; one of any shape is the last of its message.
+template <typename ShapeOf>
+std::optional<Parsed<RequestHeader>> next_request(std::span<const std::byte>& rest,
+                                                  const ShapeOf& shape_of) {
+  Parsed<RequestHeader> p{};
+  if (rest.size() < sizeof p.header)
     return std::nullopt;
-  memcpy(&p.header, bytes.data(), sizeof p.header);
-  p.payload = bytes.subspan(sizeof p.header);
+  memcpy(&p.header, rest.data(), sizeof p.header);
   const auto& h = p.header;
   if (h.kind == 0 || h.kind >= kinds_max || h.zero != 0 ||
-      h.status > static_cast<uint8_t>(Status::unsupported) || p.payload.size() != h.length)
+      (h.flags & ~(last_part | with_immediate)) != 0)
     return std::nullopt;
+  const Shape shape = shape_of(h);
+  const size_t carried = shape == Shape::any             ? rest.size() - sizeof h
+                         : shape == Shape::bytes_of_part ? h.length
+                                                         : 0;
+  const auto payload = take_payload(rest, sizeof h, carried);
+  if (!payload)
+    return std::nullopt;
+  p.payload = *payload;
+  return fits(p, shape) ? std::optional(p) : std::nullopt;
+}
+
+// The same of a reply.
+inline std::optional<Parsed<ReplyHeader>> next_reply(std::span<const std::byte>& rest) {
+  Parsed<ReplyHeader> p{};
+  if (rest.size() < sizeof p.header)
+    return std::nullopt;
+  memcpy(&p.header, rest.data(), sizeof p.header);
+  const auto& h = p.header;
+  if (h.kind == 0 || h.kind >= kinds_max || h.zero != 0 ||
+      h.status > static_cast<uint8_t>(Status::unsupported))
+    return std::nullopt;
+  const auto payload = take_payload(rest, sizeof h, h.length);
+  if (!payload)
+    return std::nullopt;
+  p.payload = *payload;
   return p;
 }
 

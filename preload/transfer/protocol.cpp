@@ -20,7 +20,8 @@ public:
       : world_(world), handlers_(std::move(handlers)), targets_(targets) {}
 
   uint8_t id() const noexcept override { return protocol_id; }
-  uint8_t version() const noexcept override { return 1; } // 1: notices
+  // 1: notices; 2: shared messages.
+  uint8_t version() const noexcept override { return version_sharing; }
   Size size(uint64_t budget) const noexcept override {
     const size_t payload = budget >= budget_for_large ? payload_large : payload_small;
     return {header_bytes + payload, credits_usual};

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <utility>
 
 namespace adverb::transfer {
 
@@ -50,8 +51,11 @@ ReplyHeader& ReplyToken::reply() const noexcept {
 }
 
 std::span<std::byte> ReplyToken::room() const noexcept {
-  return {responder_->slots_[slot_].out + sizeof(ReplyHeader),
-          responder_->channel_->message_max() - sizeof(ReplyHeader)};
+  const Responder::Slot& slot = responder_->slots_[slot_];
+  const size_t begin = slot.filled + sizeof(ReplyHeader);
+  const size_t end = responder_->channel_->message_max() - slot.left * sizeof(ReplyHeader);
+  // Where others follow they begin at their place.
+  return {slot.out + begin, (slot.left != 0 ? end & ~size_t{7} : end) - begin};
 }
 
 void ReplyToken::answer(Status status, size_t payload) noexcept {
@@ -61,7 +65,7 @@ void ReplyToken::answer(Status status, size_t payload) noexcept {
 }
 
 void ReplyToken::copy(const Copy& copy) {
-  assert(responder_ && copy.bytes <= room().size());
+  assert(responder_ && (copy.way != Copy::Way::out || copy.bytes <= room().size()));
   Responder& responder = *responder_;
   Responder::Slot& slot = responder.slots_[slot_];
   slot.copy = copy;
@@ -88,15 +92,46 @@ Responder::Responder(World& world, std::shared_ptr<link::Channel> channel,
 
 Responder::~Responder() = default;
 
-const HandlerRow& Responder::row_of(const RequestHeader& header) const {
+const HandlerRow* Responder::known(const RequestHeader& header) const noexcept {
   const HandlerRow* row = handlers_->find(header.kind);
-  if (row != nullptr && header.version <= row->version)
+  return row != nullptr && header.version <= row->version ? row : nullptr;
+}
+
+const HandlerRow& Responder::row_of(const RequestHeader& header) const {
+  if (const HandlerRow* row = known(header))
     return *row;
+  const HandlerRow* row = handlers_->find(header.kind);
   if (world_.log.every("unsupported-request", 10))
     world_.log.warn("a peer asked for {} {} (version {}), which this adverb does not know; it "
                     "runs a newer one",
                     row != nullptr ? row->name : "request kind", header.kind, header.version);
   return unsupported_row;
+}
+
+Shape Responder::shape_of(const RequestHeader& header) const noexcept {
+  const HandlerRow* row = known(header);
+  return row != nullptr ? row->shape : unsupported_row.shape;
+}
+
+// How many requests a message has; 0: it is malformed. Those of one queue pair may share it, which
+// wait for each other anyway.
+uint32_t Responder::count(std::span<const std::byte> message) const {
+  const auto shape = [this](const RequestHeader& h) { return shape_of(h); };
+  const auto in_order = [this](const RequestHeader& h) {
+    const HandlerRow* row = known(h);
+    return row != nullptr && row->order == Order::queue_pair;
+  };
+  const auto first = next_request(message, shape);
+  if (!first)
+    return 0;
+  uint32_t requests = 1;
+  for (; !message.empty(); ++requests) {
+    const auto next = next_request(message, shape);
+    if (!next || !in_order(first->header) || !in_order(next->header) ||
+        next->header.target != first->header.target || next->header.source != first->header.source)
+      return 0;
+  }
+  return requests;
 }
 
 void Responder::on_message(link::RxBuffer message) {
@@ -127,9 +162,8 @@ void Responder::reject(const char* what, size_t bytes) {
 }
 
 void Responder::on_request(link::RxBuffer message) {
-  const auto parsed = parse_request(message.bytes());
-  const HandlerRow* row = parsed ? &row_of(parsed->header) : nullptr;
-  if (row == nullptr || !fits(*parsed, row->shape))
+  const uint32_t requests = count(message.bytes());
+  if (requests == 0)
     return reject("a malformed request", message.bytes().size());
   if (free_.empty())
     return reject("a request beyond its credits", message.bytes().size());
@@ -137,13 +171,25 @@ void Responder::on_request(link::RxBuffer message) {
   Slot& slot = slots_[index];
   free_.pop_back();
   slot.message.emplace(std::move(message));
-  slot.header = parsed->header;
-  slot.payload = parsed->payload;
-  slot.row = row;
+  slot.rest = slot.message->bytes();
+  slot.left = requests;
+  slot.filled = 0;
   slot.arrival = arrivals_;
-  slot.state.store(State::waiting, std::memory_order_relaxed);
+  take_next(slot);
   order_.push_back(index);
   serve_waiting();
+}
+
+// The next request of the slot's message, which is known to be well-formed.
+void Responder::take_next(Slot& slot) {
+  const auto request =
+      next_request(slot.rest, [this](const RequestHeader& h) { return shape_of(h); });
+  assert(request && slot.left != 0);
+  --slot.left;
+  slot.header = request->header;
+  slot.payload = request->payload;
+  slot.row = &row_of(slot.header);
+  slot.state.store(State::waiting, std::memory_order_relaxed);
 }
 
 void Responder::on_tx_free() {
@@ -164,24 +210,33 @@ bool Responder::waits_for_another(size_t place) const {
       });
 }
 
-// Starts what may start, in the order it came. What finishes can only let later ones go.
+// Starts what may start, in the order it came. What finishes can only let later ones go. What finds
+// no message to reply by is passed by those that have one, and by nothing else: these may have them
+// all.
 void Responder::serve_waiting() {
   assert(channel_->progress().lock().held());
+  if (channel_->down())
+    return; // nobody hears of it
+  bool full = false;
   for (size_t place = 0; place < order_.size();) {
     const uint32_t index = order_[place];
-    if (slots_[index].state.load(std::memory_order_relaxed) != State::waiting ||
-        waits_for_another(place)) {
+    const Slot& slot = slots_[index];
+    if (slot.state.load(std::memory_order_relaxed) != State::waiting ||
+        (full && slot.out == nullptr) || waits_for_another(place)) {
       ++place;
       continue;
     }
     switch (start(index)) {
     case Started::done:
       order_.erase(order_.begin() + static_cast<ptrdiff_t>(place));
-      free_.push_back(index);
       take_note();
       break;
+    case Started::next:
+      break;
     case Started::no_room:
-      return;
+      full = true;
+      ++place;
+      break;
     default:
       ++place;
     }
@@ -222,7 +277,8 @@ Responder::Started Responder::start(uint32_t index) {
   if (row.order == Order::queue_pair)
     retries_ = 0;
   const size_t lent = target != nullptr ? target->grants.size() : 0;
-  slot.out = channel_->acquire();
+  if (slot.out == nullptr)
+    slot.out = channel_->acquire();
   if (slot.out == nullptr)
     return Started::no_room;
   slot.reply = {};
@@ -251,16 +307,18 @@ Responder::Started Responder::start(uint32_t index) {
   State expected = State::running;
   if (slot.state.compare_exchange_strong(expected, State::later, std::memory_order_acq_rel))
     return Started::later;
-  finish(slot, target);
-  return Started::done;
+  return finish(slot, target) ? Started::done : Started::next;
 }
 
 void Responder::answer(Slot& slot, Status status, size_t payload) noexcept {
   slot.status = status;
   slot.reply.status = static_cast<uint8_t>(status);
   slot.reply.length = status == Status::ok ? static_cast<uint32_t>(payload) : 0;
-  memcpy(slot.out, &slot.reply, sizeof slot.reply);
-  channel_->send(slot.out, sizeof slot.reply + slot.reply.length);
+  memcpy(slot.out + slot.filled, &slot.reply, sizeof slot.reply);
+  slot.filled += sizeof slot.reply + slot.reply.length;
+  if (slot.left == 0)
+    channel_->send(std::exchange(slot.out, nullptr), slot.filled);
+  slot.filled = next_place(slot.filled);
   if (slot.state.exchange(State::answered, std::memory_order_acq_rel) == State::later)
     world_.service.run([self = shared_from_this()] {
       const std::lock_guard progress(self->channel_->progress().lock());
@@ -330,7 +388,7 @@ bool Responder::make_copy(const Slot& slot) const noexcept {
   const Copy& copy = slot.copy;
   switch (copy.way) {
   case Copy::Way::out:
-    return memory::read(slot.out + sizeof(ReplyHeader), copy.program, copy.bytes);
+    return memory::read(slot.out + slot.filled + sizeof(ReplyHeader), copy.program, copy.bytes);
   case Copy::Way::in:
     return memory::write(copy.program, slot.payload.data(), copy.bytes);
   default:
@@ -345,7 +403,8 @@ void Responder::copied(Slot& slot, bool good) {
   begin_copies();
   Target* const target = targets_.find(slot.header.target);
   if (!stands || target == nullptr) { // it is judged anew
-    channel_->abandon(slot.out);
+    if (slot.filled == 0)
+      channel_->abandon(std::exchange(slot.out, nullptr));
     slot.state.store(State::waiting, std::memory_order_relaxed);
     return serve_waiting();
   }
@@ -354,16 +413,16 @@ void Responder::copied(Slot& slot, bool good) {
   slot.state.store(State::running, std::memory_order_relaxed);
   answer(slot, good ? Status::ok : Status::fault,
          slot.copy.way == Copy::Way::out ? slot.copy.bytes : 0);
-  finish(slot, target);
-  const auto index = static_cast<uint32_t>(&slot - slots_.get());
-  std::erase(order_, index);
-  free_.push_back(index);
-  take_note();
+  if (finish(slot, target)) {
+    std::erase(order_, static_cast<uint32_t>(&slot - slots_.get()));
+    take_note();
+  }
   serve_waiting();
 }
 
-// What an answered request leaves behind: its place, and after a failure the halt of its run.
-void Responder::finish(Slot& slot, Target* target) {
+// What an answered request leaves behind: its place to the next one of its message, and after a
+// failure the halt of its run. True: it was the last one, and the slot is free.
+bool Responder::finish(Slot& slot, Target* target) {
   if (slot.row->order == Order::queue_pair && slot.status != Status::ok &&
       slot.status != Status::halted && target != nullptr) {
     target->halted_run = slot.header.run;
@@ -373,19 +432,28 @@ void Responder::finish(Slot& slot, Target* target) {
                       "or protected after registering it; the peer gets an error",
                       slot.header.total);
   }
-  slot.message.reset();
-  slot.state.store(State::free, std::memory_order_relaxed);
+  if (slot.left != 0 && !channel_->down()) {
+    take_next(slot);
+    return false;
+  }
+  free(slot);
+  return true;
 }
 
-// Frees what was answered after its handler had returned, and goes on with what waited for it.
+void Responder::free(Slot& slot) {
+  if (slot.out != nullptr)
+    channel_->abandon(std::exchange(slot.out, nullptr));
+  slot.message.reset();
+  slot.state.store(State::free, std::memory_order_relaxed);
+  free_.push_back(static_cast<uint32_t>(&slot - slots_.get()));
+}
+
+// Goes on behind what was answered after its handler had returned.
 void Responder::collect() {
   std::erase_if(order_, [this](uint32_t index) {
     Slot& slot = slots_[index];
-    if (slot.state.load(std::memory_order_acquire) != State::answered)
-      return false;
-    finish(slot, targets_.find(slot.header.target));
-    free_.push_back(index);
-    return true;
+    return slot.state.load(std::memory_order_acquire) == State::answered &&
+           finish(slot, targets_.find(slot.header.target));
   });
   take_note();
   serve_waiting();
@@ -421,9 +489,7 @@ void Responder::on_down() {
     Slot& slot = slots_[index];
     if (slot.state.load(std::memory_order_relaxed) != State::waiting)
       return false;
-    slot.message.reset();
-    slot.state.store(State::free, std::memory_order_relaxed);
-    free_.push_back(index);
+    free(slot);
     return true;
   });
 }

@@ -8,10 +8,13 @@
 // making a region or a queue pair unusable knows that nothing lands any more: that is the barrier
 // of deregistration, destroy, and a move to ERR or RESET.
 //
-// A request waits in a slot until it is answered. Nothing is allocated for one, and a peer that
-// asks for far more than it may is cut off: there are two slots for each credit, because one is
-// free only some instants after its reply has gone. A few copies of a peer are under way at a time,
-// so that it cannot have all threads sleep in its.
+// A message waits in a slot until its requests are answered, one after the other: one that has to
+// wait keeps those behind it, in its message and in later ones of its queue pair. Their replies are
+// gathered in the message that goes back when the last one is there.
+//
+// Nothing is allocated for one, and a peer that asks for far more than it may is cut off: there are
+// two slots for each credit, because one is free only some instants after its reply has gone. A few
+// copies of a peer are under way at a time, so that it cannot have all threads sleep in its.
 #pragma once
 
 #include "link/channel.h"
@@ -38,9 +41,10 @@ private:
   friend class ReplyToken;
 
   //   free -> waiting -> running -> answered -> free      run() has answered when it returns
-  //                      running -> later -> answered     another answers; the service thread frees
-  //                      running -> copying -> answered   so does who has copied
+  //                      running -> later -> answered     another answers; the service thread goes
+  //                      on running -> copying -> answered   so does who has copied
   //                                 copying -> waiting    a barrier was first
+  //                                 answered -> waiting   the message's next request
   // Only `answered` is entered without the progress lock.
   enum class State : uint8_t { free, waiting, running, later, copying, answered };
 
@@ -54,10 +58,13 @@ private:
     Atomic<State> state{State::free};
     uint64_t arrival = 0; // among the messages of the channel
     std::optional<link::RxBuffer> message;
+    std::span<const std::byte> rest; // of the message, behind the request that is served
+    uint32_t left = 0;               // requests there
     std::span<const std::byte> payload;
     RequestHeader header{};
     const HandlerRow* row = nullptr;
-    std::byte* out = nullptr;
+    std::byte* out = nullptr; // the message that goes back, while it is made
+    size_t filled = 0;        // of it, by the replies before
     ReplyHeader reply{};
     Status status = Status::ok;
     Copy copy{};
@@ -66,16 +73,21 @@ private:
     std::shared_ptr<Responder> copier;              // the same, until it has been copied
   };
 
-  enum class Started : uint8_t { done, later, unsettled, no_room };
+  enum class Started : uint8_t { done, next, later, unsettled, no_room };
 
+  const HandlerRow* known(const RequestHeader& header) const noexcept;
   const HandlerRow& row_of(const RequestHeader& header) const;
+  Shape shape_of(const RequestHeader& header) const noexcept;
+  uint32_t count(std::span<const std::byte> message) const;
+  void take_next(Slot& slot);
   bool waits_for_another(size_t place) const;
   void serve_waiting();
   void on_request(link::RxBuffer message);
   void reject(const char* what, size_t bytes);
   Started start(uint32_t index);
   std::optional<Status> judge(const HandlerRow& row, const RequestHeader& r, Target* target);
-  void finish(Slot& slot, Target* target);
+  bool finish(Slot& slot, Target* target);
+  void free(Slot& slot);
   void collect();
   void take_note();
   void retry_soon();

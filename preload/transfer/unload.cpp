@@ -66,9 +66,6 @@ Step Unload::issue(Request& r, int&) {
 
 // One part. False when it has to wait for a credit or the elements are flawed.
 bool Unload::send_part(Request& r) {
-  std::byte* message = seat_.messages.begin();
-  if (message == nullptr)
-    return false;
   const bool reading = r.wr.opcode == IBV_WR_RDMA_READ;
   const size_t bytes = std::min<uint64_t>(r.length - r.sent, seat_.messages.payload_max());
   auto h = seat_.messages.header(r, reading ? Kind::read : Kind::write);
@@ -83,15 +80,17 @@ bool Unload::send_part(Request& r) {
     h.flags |= transfer::with_immediate;
     h.receive = seat_.messages.receipt(r, seat_.device.receives() + 1);
   }
-  if (!reading && !seat_.elements.gather(r, r.sent, message + sizeof h, bytes)) {
-    seat_.messages.cancel(message);
+  std::byte* part = reading ? seat_.messages.begin(0, bytes) : seat_.messages.begin(bytes, 0);
+  if (part == nullptr)
+    return false;
+  if (!reading && !seat_.elements.gather(r, r.sent, part + sizeof h, bytes)) {
     r.flawed = true;
     return false;
   }
   r.sent += bytes;
   if (r.sent == r.length)
     seat_.world.counters.count(Counter::posts_unload_bytes, r.length);
-  seat_.messages.send(r, *this, message, h, reading ? 0 : bytes);
+  seat_.messages.send(r, *this, part, h);
   return true;
 }
 

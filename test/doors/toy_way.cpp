@@ -63,11 +63,11 @@ public:
 
 private:
   bool send_piece(Request& r, bool reading) {
-    std::byte* message = seat_.messages.begin();
-    if (message == nullptr)
-      return false;
     const size_t bytes =
         std::min({r.length - r.sent, piece, uint64_t{seat_.messages.payload_max()}});
+    std::byte* part = reading ? seat_.messages.begin(0, bytes) : seat_.messages.begin(bytes, 0);
+    if (part == nullptr)
+      return false;
     auto h = seat_.messages.header(r, reading ? toy::read : toy::write);
     h.total_address = r.wr.wr.rdma.remote_addr;
     h.total = r.length;
@@ -76,13 +76,12 @@ private:
     h.key = r.wr.wr.rdma.rkey;
     if (r.sent + bytes == r.length)
       h.flags |= transfer::last_part;
-    if (!reading && !seat_.elements.gather(r, r.sent, message + sizeof h, bytes)) {
-      seat_.messages.cancel(message);
+    if (!reading && !seat_.elements.gather(r, r.sent, part + sizeof h, bytes)) {
       r.flawed = true;
       return false;
     }
     r.sent += bytes;
-    seat_.messages.send(r, *this, message, h, reading ? 0 : bytes);
+    seat_.messages.send(r, *this, part, h);
     return true;
   }
 

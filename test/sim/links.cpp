@@ -11,8 +11,8 @@ namespace sim {
 namespace link = adverb::link;
 
 Channel::Channel(link::Progress& progress, Role role, uint32_t fibre, uint32_t credits,
-                 size_t message_max, uint8_t version)
-    : link::Channel(progress, role), fibre(fibre) {
+                 uint32_t reported, size_t message_max, uint8_t version)
+    : link::Channel(progress, role), fibre(fibre), reported_(reported) {
   credits_ = credits;
   message_max_ = message_max;
   version_ = version;
@@ -80,8 +80,10 @@ void Channel::take() {
 }
 
 void Channel::finish_send() {
-  free_.push_back(sending_.front());
-  sending_.pop_front();
+  for (size_t i = 0; i < reported_; ++i) {
+    free_.push_back(sending_.front());
+    sending_.pop_front();
+  }
   if (!std::exchange(starved_, false))
     return;
   const std::lock_guard hold(progress().lock());
@@ -93,7 +95,7 @@ bool Channel::garble(Choices& choices) {
   if (sent_.empty())
     return false;
   auto& message = sent_.back();
-  switch (choices.below(5)) {
+  switch (choices.below(6)) {
   case 0:
     message.resize(choices.below(static_cast<uint32_t>(std::min<size_t>(message.size(), 8))));
     break;
@@ -106,6 +108,9 @@ bool Channel::garble(Choices& choices) {
   case 3:
     message.back() = std::byte{1};
     message.resize(message.size() + 1);
+    break;
+  case 4: // what it has last, of many perhaps, is not whole
+    message.resize(message.size() - choices.between(1, 8));
     break;
   default:
     message[1] = std::byte{0xFF}; // of a version to come, or what must be zero
@@ -359,12 +364,15 @@ std::shared_ptr<Channel> Links::open_to(Links& theirs) {
   // waits for something.
   const auto most = protocol_->size(uint64_t{1} << net_.choices.between(20, 24));
   const uint32_t credits = std::min(most.depth, net_.choices.between(1, 6));
+  const uint32_t reported = net_.choices.between(1, credits); // not all, or none might come
   const size_t message_max = std::min<size_t>(most.message, 512 << net_.choices.below(3));
-  const uint8_t version = net_.choices.once_in(8) ? 0 : 1;
+  const uint8_t newest = adverb::transfer::version_sharing;
+  const auto version =
+      static_cast<uint8_t>(net_.choices.once_in(8) ? net_.choices.below(newest) : newest);
   auto client = std::make_shared<Channel>(*progress_, link::Channel::Role::client, fibre_, credits,
-                                          message_max, version);
+                                          reported, message_max, version);
   auto server = std::make_shared<Channel>(*theirs.progress_, link::Channel::Role::server,
-                                          theirs.fibre_, credits, message_max, version);
+                                          theirs.fibre_, credits, reported, message_max, version);
   for (const auto& end : {client, server})
     end->deaf = net_.liar_ != 0 && end->fibre == net_.liar_;
   client->peer = server.get();

@@ -58,9 +58,9 @@ private:
 // One end.
 class Channel final : public adverb::link::Channel {
 public:
-  // `fibre`: that takes what comes, unless a poll does.
+  // `fibre`: that takes what comes, unless a poll does. `reported`: so many sends at a time.
   Channel(adverb::link::Progress& progress, Role role, uint32_t fibre, uint32_t credits,
-          size_t message_max, uint8_t version);
+          uint32_t reported, size_t message_max, uint8_t version);
 
   std::byte* acquire() noexcept override;
   void send(std::byte* message, size_t bytes) noexcept override;
@@ -75,8 +75,9 @@ public:
   // Takes the oldest message that is under way to this end. The progress lock is held.
   void take();
   bool coming() const { return !peer->sent_.empty(); }
-  // Gives one buffer that was sent back to its sender.
-  bool unfinished() const { return !sending_.empty(); }
+  // Gives buffers that were sent back to their sender, who hears of some at a time, as of a
+  // companion's: until then they are not to be had.
+  bool unfinished() const { return sending_.size() >= reported_; }
   void finish_send();
   bool over() const { return closing_ && !ended_; }
   // Makes nonsense of the newest message that is under way from this end. False: there is none.
@@ -101,6 +102,7 @@ private:
   std::vector<std::unique_ptr<std::byte[]>> memory_;
   std::vector<std::byte*> free_;
   std::deque<std::byte*> sending_;
+  const uint32_t reported_;
   std::deque<std::vector<std::byte>> sent_;
   bool lied_last_ = false; // the last of these is a lie
   Received received_;

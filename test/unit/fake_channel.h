@@ -3,16 +3,25 @@
 #pragma once
 
 #include "link/channel.h"
+#include "transfer/messages.h"
 
 #include <cstring>
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 namespace adverb::test {
+
+// The reply that a message has for itself.
+inline std::optional<transfer::Parsed<transfer::ReplyHeader>>
+only_reply(std::span<const std::byte> message) {
+  const auto reply = transfer::next_reply(message);
+  return message.empty() ? reply : std::nullopt;
+}
 
 struct FakeProgress final : link::Progress {
   bool progress() override { return false; }
@@ -23,7 +32,7 @@ public:
   struct Size {
     uint32_t credits = 4;
     size_t message_max = 512;
-    uint8_t version = 1;
+    uint8_t version = transfer::version_sharing;
   };
   FakeChannel(link::Progress& progress, Role role, const Size& size) : Channel(progress, role) {
     credits_ = size.credits;

@@ -11,6 +11,7 @@
 
 #include <array>
 #include <atomic>
+#include <initializer_list>
 #include <span>
 #include <thread>
 #include <vector>
@@ -72,6 +73,21 @@ struct Owner {
 
   // To or from cell `cell` of 8 bytes, on that queue pair.
   void ask(Kind kind, uint64_t request, uint64_t target, size_t cell) {
+    channel->receive(message_of(kind, request, target, cell));
+  }
+  // One after the other from `request` and `cell` on, in one message.
+  void ask_together(std::initializer_list<Kind> kinds, uint64_t request, uint64_t target,
+                    size_t cell, uint32_t bytes = 8) {
+    std::vector<std::byte> all;
+    for (const Kind kind : kinds) {
+      const auto one = message_of(kind, request++, target, cell++, bytes);
+      all.resize(transfer::next_place(all.size()));
+      all.insert(all.end(), one.begin(), one.end());
+    }
+    channel->receive(all);
+  }
+  std::vector<std::byte> message_of(Kind kind, uint64_t request, uint64_t target, size_t cell,
+                                    uint32_t bytes = 8) const {
     RequestHeader h{};
     h.kind = static_cast<uint8_t>(kind);
     h.flags = transfer::last_part | (kind == Kind::write ? transfer::with_immediate : 0);
@@ -80,15 +96,29 @@ struct Owner {
     h.source = 77;
     h.request = h.receive = request;
     h.address = h.total_address = reinterpret_cast<uintptr_t>(&memory[8 * cell]);
-    h.length = 8;
-    h.total = 8;
+    h.length = bytes;
+    h.total = bytes;
     h.key = mr->rkey;
-    std::vector<std::byte> message(sizeof h + (kind == Kind::write ? 8 : 0), mark);
+    std::vector<std::byte> message(sizeof h + (kind == Kind::write ? bytes : 0), mark);
     memcpy(message.data(), &h, sizeof h);
-    channel->receive(message);
+    return message;
+  }
+  // The next message answers these so; payloads in `read`.
+  void expect_together(std::initializer_list<std::pair<uint64_t, Status>> answers) {
+    const auto message = channel->take();
+    std::span<const std::byte> rest = message;
+    read.clear();
+    for (const auto& [request, status] : answers) {
+      const auto reply = transfer::next_reply(rest);
+      REQUIRE(reply);
+      CHECK(reply->header.request == request);
+      CHECK(reply->header.status == static_cast<uint8_t>(status));
+      read.emplace_back(reply->payload.begin(), reply->payload.end());
+    }
+    CHECK(rest.empty());
   }
   void expect(uint64_t request, Status status) {
-    const auto parsed = transfer::parse_reply(channel->take());
+    const auto parsed = only_reply(channel->take());
     REQUIRE(parsed);
     CHECK(parsed->header.request == request);
     CHECK(parsed->header.status == static_cast<uint8_t>(status));
@@ -112,6 +142,7 @@ struct Owner {
   alignas(4096) std::array<std::byte, 4096> own{};
   std::span<std::byte> memory;
   ibv_mr* mr = nullptr;
+  std::vector<std::vector<std::byte>> read;
 };
 
 } // namespace
@@ -145,6 +176,71 @@ TEST_CASE("a queue pair's requests are copied one after another, those of others
   owner.expect(1, Status::ok);
   owner.bench.service.run_tasks();
   owner.expect(2, Status::ok);
+}
+
+TEST_CASE("requests that share a message are copied one after another") {
+  Owner owner;
+  owner.ask_together({Kind::write, Kind::read, Kind::write}, 1, 1, 0, 5);
+  owner.ask(Kind::read, 4, 1, 2);
+  owner.ask(Kind::write, 5, 2, 9);
+  owner.memory[8] = std::byte{42};
+  auto jobs = owner.posted();
+  REQUIRE(jobs.size() == 2);
+  jobs[0]->run();
+  CHECK(owner.at(0) == mark);
+  const auto second = owner.posted();
+  REQUIRE(second.size() == 1); // and it sleeps
+  jobs[1]->run();
+  owner.expect(5, Status::ok);
+  CHECK(owner.posted().empty());
+  CHECK(owner.channel->sent() == 0);
+  second[0]->run();
+  owner.bench.service.run_tasks();
+  owner.expect_together({{1, Status::ok}, {2, Status::ok}, {3, Status::ok}});
+  CHECK(owner.read[1].size() == 5);
+  CHECK(owner.read[1].front() == std::byte{42});
+  CHECK(owner.at(2) == mark);
+  CHECK(owner.all[0].expected == 3);
+  owner.expect(4, Status::ok);
+  CHECK(owner.channel->buffers_out() == 0);
+}
+
+TEST_CASE("what of a message has not begun when its region ends is refused, and what has is not") {
+  Owner owner;
+  owner.ask_together({Kind::write, Kind::write, Kind::write}, 1, 1, 0);
+  owner.posted()[0]->run();
+  const auto jobs = owner.posted();
+  REQUIRE(owner.regions.remove(owner.mr).known);
+  owner.progress.barrier();
+  jobs[0]->run();
+  owner.bench.service.run_tasks();
+  owner.expect_together({{1, Status::ok}, {2, Status::refused}, {3, Status::halted}});
+  CHECK(owner.at(0) == mark);
+  CHECK(owner.at(1) == std::byte{0});
+  CHECK(owner.at(2) == std::byte{0});
+}
+
+TEST_CASE("a message that is judged anew keeps what it has been answered") {
+  Owner owner;
+  owner.ask_together({Kind::write, Kind::read}, 1, 1, 0);
+  owner.posted()[0]->run();
+  owner.all[0].leaves = true;
+  owner.progress.barrier();
+  owner.bench.service.run_tasks();
+  CHECK(owner.channel->sent() == 0);
+  owner.all[0].leaves = false;
+  owner.bench.service.pass(std::chrono::milliseconds(10));
+  owner.expect_together({{1, Status::ok}, {2, Status::ok}});
+}
+
+TEST_CASE("a READ whose bytes the message that answers has no room for is refused") {
+  Owner owner; // 512 bytes; 64 of them for each answer
+  owner.ask_together({Kind::read, Kind::read, Kind::write}, 1, 1, 0, 160);
+  owner.bench.service.run_tasks();
+  owner.expect_together({{1, Status::ok}, {2, Status::ok}, {3, Status::ok}});
+  owner.ask_together({Kind::read, Kind::read, Kind::read}, 4, 1, 0, 161);
+  owner.bench.service.run_tasks();
+  owner.expect_together({{4, Status::ok}, {5, Status::refused}, {6, Status::halted}});
 }
 
 TEST_CASE("as many copies of a peer sleep as may, and the others follow") {
@@ -305,10 +401,14 @@ TEST_CASE("a READ that has begun is of no effect behind a barrier, and is not wa
 }
 
 TEST_CASE("what has not begun when the link ends never lands") {
+  const bool first = GENERATE(true, false); // of its message
   Owner owner;
-  owner.ask(Kind::write, 1, 1, 0);
+  owner.ask_together({Kind::read, Kind::write}, 1, 1, first ? 1 : 0);
+  if (!first)
+    owner.posted()[0]->run();
   owner.channel->end();
   owner.bench.service.run_tasks();
-  CHECK(owner.at(0) == std::byte{0});
+  for (const size_t cell : {0, 1, 2})
+    CHECK(owner.at(cell) == std::byte{0});
   CHECK(owner.channel->buffers_out() == 0);
 }

@@ -31,11 +31,22 @@ RequestHeader write_of(uint64_t start, uint64_t total, uint64_t at, uint32_t len
 
 const Handlers handlers(handler_list());
 
-// As the responder takes a request: well-formed, of a kind it has, and of the kind's shape.
+Shape shape_of(const RequestHeader& h) {
+  const HandlerRow* row = handlers.find(h.kind);
+  return row != nullptr ? row->shape : Shape::any;
+}
+
+// As the responder takes a request that has its message to itself: well-formed, of a kind it has,
+// and of the kind's shape.
 std::optional<Parsed<RequestHeader>> take(std::span<const std::byte> bytes) {
-  const auto parsed = parse_request(bytes);
-  const HandlerRow* row = parsed ? handlers.find(parsed->header.kind) : nullptr;
-  return row != nullptr && fits(*parsed, row->shape) ? parsed : std::nullopt;
+  const auto request = next_request(bytes, shape_of);
+  return request && bytes.empty() && handlers.find(request->header.kind) != nullptr ? request
+                                                                                    : std::nullopt;
+}
+
+std::optional<Parsed<ReplyHeader>> take_reply(std::span<const std::byte> bytes) {
+  const auto reply = next_reply(bytes);
+  return bytes.empty() ? reply : std::nullopt;
 }
 
 bool accepted(const RequestHeader& h) {
@@ -91,11 +102,11 @@ TEST_CASE("unknown kinds, statuses, flags and reserved bits are refused") {
   ReplyHeader r{};
   r.kind = static_cast<uint8_t>(Kind::read);
   r.length = 10;
-  CHECK(parse_reply(frame(r, 10)));
-  CHECK_FALSE(parse_reply(frame(r, 9)));
-  CHECK_FALSE(parse_reply(frame(r, 11)));
+  CHECK(take_reply(frame(r, 10)));
+  CHECK_FALSE(take_reply(frame(r, 9)));
+  CHECK_FALSE(take_reply(frame(r, 11)));
   r.status = static_cast<uint8_t>(Status::unsupported) + 1;
-  CHECK_FALSE(parse_reply(frame(r, 10)));
+  CHECK_FALSE(take_reply(frame(r, 10)));
 }
 
 TEST_CASE("no mutation makes the parsers accept what leaves the request or the message") {
@@ -128,8 +139,97 @@ TEST_CASE("no mutation makes the parsers accept what leaves the request or the m
       REQUIRE(Wide{r.address} + r.length <= Wide{r.total_address} + r.total);
       REQUIRE((r.kind != static_cast<uint8_t>(Kind::write) || p->payload.size() == r.length));
     }
-    if (const auto p = parse_reply(bytes))
+    if (const auto p = take_reply(bytes))
       REQUIRE(p->payload.size() == p->header.length);
   }
   CHECK(taken > 10000); // not everything was refused for some other reason
+}
+
+TEST_CASE("a shared message is its requests, one behind the other, and nothing else") {
+  const auto small = write_of(1000, 5, 1000, 5);
+  auto read = write_of(2000, 500, 2000, 500);
+  read.kind = static_cast<uint8_t>(Kind::read);
+  auto bytes = frame(small, 5);
+  bytes.resize(next_place(bytes.size()));
+  const auto second = frame(read, 0);
+  bytes.insert(bytes.end(), second.begin(), second.end());
+  std::span<const std::byte> rest = bytes;
+  const auto a = next_request(rest, shape_of);
+  REQUIRE(a);
+  CHECK(a->payload.size() == 5);
+  const auto b = next_request(rest, shape_of);
+  REQUIRE(b);
+  CHECK(b->header.total == 500);
+  CHECK(rest.empty());
+  for (size_t cut = 1; cut < second.size(); ++cut) { // what is left of the second is none
+    rest = std::span(bytes).first(bytes.size() - cut);
+    CHECK((!next_request(rest, shape_of) || !next_request(rest, shape_of)));
+  }
+  for (size_t more = 1; more < 8; ++more) { // behind the first, and no second
+    rest = std::span(bytes).first(sizeof small + 5 + more);
+    CHECK((!next_request(rest, shape_of) || !next_request(rest, shape_of)));
+  }
+}
+
+TEST_CASE("no mutation of a shared message has the walkers leave it or go in circles") {
+  std::mt19937_64 random(21);
+  size_t whole = 0;
+  for (int round = 0; round < 100'000; ++round) {
+    const bool replies = random() % 2 == 0;
+    std::vector<std::byte> bytes;
+    size_t count = 1 + random() % 6;
+    for (size_t i = 0; i < count; ++i) {
+      const auto payload = static_cast<uint32_t>(random() % 40);
+      RequestHeader h = write_of(1000, payload, 1000, payload);
+      h.kind = static_cast<uint8_t>(random() % 2 == 0 ? Kind::write : Kind::read);
+      ReplyHeader r{};
+      r.kind = h.kind;
+      r.length = payload;
+      const auto one = replies
+                           ? frame(r, payload)
+                           : frame(h, h.kind == static_cast<uint8_t>(Kind::write) ? payload : 0);
+      bytes.resize(next_place(bytes.size()));
+      bytes.insert(bytes.end(), one.begin(), one.end());
+    }
+    const bool mutated = random() % 4 != 0;
+    if (mutated) {
+      for (size_t flips = random() % 4; flips != 0; --flips) {
+        // Headers more often than payloads, where little is looked at.
+        const size_t at = random() % bytes.size();
+        bytes[random() % 2 == 0 ? at : at & ~size_t{63}] = static_cast<std::byte>(random());
+      }
+      if (random() % 4 == 0)
+        bytes.resize(random() % (bytes.size() + 16));
+    }
+    // Of its exact size, for the sanitizers.
+    const std::vector<std::byte> message(bytes.begin(), bytes.end());
+    std::span<const std::byte> rest = message;
+    size_t seen = 0;
+    while (!rest.empty()) {
+      const auto before = rest;
+      std::span<const std::byte> payload;
+      if (replies) {
+        const auto p = next_reply(rest);
+        if (!p)
+          break;
+        payload = p->payload;
+        REQUIRE(payload.size() == p->header.length);
+      } else {
+        const auto p = next_request(rest, shape_of);
+        if (!p)
+          break;
+        payload = p->payload;
+        REQUIRE(fits(*p, shape_of(p->header)));
+      }
+      ++seen;
+      REQUIRE(payload.data() >= before.data());
+      REQUIRE(payload.data() + payload.size() <= message.data() + message.size());
+      REQUIRE(rest.size() < before.size());
+      REQUIRE((rest.empty() || rest.data() == message.data() + (message.size() - rest.size())));
+    }
+    whole += rest.empty() && seen == count ? 1 : 0;
+    REQUIRE((mutated || (rest.empty() && seen == count)));
+  }
+  CHECK(whole > 25'000);
+  CHECK(whole < 90'000);
 }

@@ -78,10 +78,37 @@ struct Owner {
       message[sizeof h + i] = std::byte(i);
     channel->receive(message);
   }
+  static RequestHeader in_turn(uint64_t request, uint64_t target) {
+    RequestHeader h{};
+    h.kind = toy_turn;
+    h.run = 1;
+    h.target = target;
+    h.source = 77;
+    h.request = request;
+    return h;
+  }
+  // In one message.
+  void ask(const std::vector<RequestHeader>& requests) {
+    std::vector<std::byte> message(requests.size() * sizeof(RequestHeader));
+    memcpy(message.data(), requests.data(), message.size());
+    channel->receive(message);
+  }
+  // The next message answers these so.
+  void expect(const std::vector<std::pair<uint64_t, Status>>& answers) {
+    const auto message = channel->take();
+    std::span<const std::byte> rest = message;
+    for (const auto& [request, status] : answers) {
+      const auto r = transfer::next_reply(rest);
+      REQUIRE(r);
+      CHECK(r->header.request == request);
+      CHECK(r->header.status == static_cast<uint8_t>(status));
+    }
+    CHECK(rest.empty());
+  }
   // The next reply; its payload in `payload`.
   ReplyHeader reply() {
     const auto message = channel->take();
-    const auto parsed = transfer::parse_reply(message);
+    const auto parsed = only_reply(message);
     REQUIRE(parsed);
     payload.assign(parsed->payload.begin(), parsed->payload.end());
     return parsed->header;
@@ -252,6 +279,94 @@ TEST_CASE("requests wait for room for their replies, in order") {
     owner.expect(i, Status::ok);
 }
 
+TEST_CASE("requests that share a message are served in order, and answered by one") {
+  Owner owner;
+  owner.ask({Owner::in_turn(1, 1), Owner::in_turn(2, 1), Owner::in_turn(3, 1)});
+  owner.ask({Owner::in_turn(4, 1)});
+  owner.ask({Owner::in_turn(5, 2)});
+  REQUIRE(kept.size() == 2); // another queue pair's waits for none of them
+  CHECK(kept[1].request == 5);
+  kept[1].token.answer(Status::ok);
+  owner.expect({{5, Status::ok}});
+  for (const size_t at : {0, 2, 3}) {
+    CHECK(owner.channel->sent() == 0);
+    REQUIRE(kept.size() > at);
+    CHECK(kept[at].request == (at == 0 ? 1 : at));
+    kept[at].token.answer(Status::ok);
+    owner.bench.service.run_tasks();
+  }
+  owner.expect({{1, Status::ok}, {2, Status::ok}, {3, Status::ok}});
+  REQUIRE(kept.size() == 5);
+  CHECK(kept[4].request == 4);
+  CHECK(owner.channel->buffers_out() == 1);
+}
+
+TEST_CASE("what stands behind a failure in its message is halted with it") {
+  Owner owner;
+  owner.ask({Owner::in_turn(1, 1), Owner::in_turn(2, 1), Owner::in_turn(3, 1)});
+  owner.ask({Owner::in_turn(4, 1)});
+  kept[0].token.answer(Status::ok);
+  owner.bench.service.run_tasks();
+  REQUIRE(kept.size() == 2);
+  kept[1].token.answer(Status::fault);
+  owner.bench.service.run_tasks();
+  CHECK(kept.size() == 2);
+  owner.expect({{1, Status::ok}, {2, Status::fault}, {3, Status::halted}});
+  owner.expect({{4, Status::halted}});
+  CHECK(owner.channel->buffers_out() == 0);
+}
+
+TEST_CASE("who has begun to answer goes on while others find no room to begin") {
+  Owner owner({.credits = 2});
+  owner.channel->keep_buffers = true;
+  owner.all[1].settled = false;
+  owner.ask({Owner::in_turn(1, 2)}); // it waits for its receives
+  owner.ask({Owner::in_turn(2, 1), Owner::in_turn(3, 1)});
+  REQUIRE(kept.size() == 1);
+  owner.ask(toy_echo, 4);
+  owner.ask(toy_echo, 5);
+  owner.expect({{4, Status::ok}});
+  owner.expect({{5, Status::ok}});
+  owner.all[1].settled = true;
+  owner.bench.service.pass(10ms);
+  CHECK(kept.size() == 1); // all messages are under way, or being filled
+  kept[0].token.answer(Status::ok);
+  owner.bench.service.run_tasks();
+  REQUIRE(kept.size() == 2);
+  kept[1].token.answer(Status::ok);
+  owner.expect({{2, Status::ok}, {3, Status::ok}});
+  owner.channel->complete();
+  REQUIRE(kept.size() == 3);
+  CHECK(kept[2].request == 1);
+}
+
+TEST_CASE("requests that do not wait for each other share no message") {
+  const auto bad = GENERATE(0, 1, 2, 3);
+  Owner owner;
+  auto other = Owner::in_turn(2, 1);
+  if (bad == 0)
+    other.target = 2;
+  else if (bad == 1)
+    other.source = 78;
+  else if (bad == 2)
+    other.kind = static_cast<uint8_t>(Kind::query);
+  else
+    other.version = 3; // not known
+  owner.ask({Owner::in_turn(1, 1), other});
+  CHECK(owner.channel->down());
+  CHECK(kept.empty());
+}
+
+TEST_CASE("a link that ends takes the rest of a message with it") {
+  Owner owner;
+  owner.ask({Owner::in_turn(1, 1), Owner::in_turn(2, 1)});
+  owner.channel->end();
+  kept[0].token.answer(Status::ok);
+  owner.bench.service.run_tasks();
+  CHECK(kept.size() == 1);
+  CHECK(owner.channel->buffers_out() == 0);
+}
+
 TEST_CASE("a peer that asks for far more than its credits is cut off") {
   Owner owner({.credits = 2});
   for (uint64_t i = 1; i <= 5; ++i)
@@ -317,7 +432,7 @@ TEST_CASE("a token dropped unanswered is a handler's fault: it stops a debug bui
     Owner owner;
     owner.ask(toy_drop, 1);
     const auto message = owner.channel->take();
-    const auto parsed = transfer::parse_reply(message);
+    const auto parsed = only_reply(message);
     _exit(parsed && parsed->header.status == static_cast<uint8_t>(Status::refused) ? 0 : 1);
   }
   int status = 0;

@@ -59,11 +59,14 @@ const HandlerRow told_row = row(toy_told, "told", Order::none, tell);
 const HandlerRow named_row{toy_named,  "named",           0,          Right::none,
                            Key::named, Order::queue_pair, Shape::any, fail};
 
+const HandlerRow turn_row{toy_turn,          "turn",      2,   Right::none, Key::free,
+                          Order::queue_pair, Shape::bare, keep};
+
 } // namespace
 
 const HandlerRow toy_echo_row = row(toy_echo, "echo", Order::none, echo);
-const std::vector<const HandlerRow*> toy_rows = {&toy_echo_row, &later_row, &channel_row,
-                                                 &alone_row,    &drop_row,  &throw_row,
-                                                 &fail_row,     &told_row,  &named_row};
+const std::vector<const HandlerRow*> toy_rows = {
+    &toy_echo_row, &later_row, &channel_row, &alone_row, &drop_row,
+    &throw_row,    &fail_row,  &told_row,    &named_row, &turn_row};
 
 } // namespace adverb::test

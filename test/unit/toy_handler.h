@@ -18,6 +18,7 @@ inline constexpr uint8_t toy_throw = 45;
 inline constexpr uint8_t toy_fail = 46;  // of a queue pair; refuses at once
 inline constexpr uint8_t toy_told = 47;  // tells the peer of `to_tell`
 inline constexpr uint8_t toy_named = 48; // asks for a virtual key
+inline constexpr uint8_t toy_turn = 49;  // as toy_later; others may follow in its message
 
 extern const transfer::HandlerRow toy_echo_row;
 extern const std::vector<const transfer::HandlerRow*> toy_rows; // all of them

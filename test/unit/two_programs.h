@@ -30,6 +30,8 @@ public:
     const class JoinedLinks* to = nullptr;
   };
 
+  explicit Joint(uint8_t v = transfer::version_sharing) : version(v) {}
+
   // Carries what has been sent, once around; true if there was anything.
   bool carry() {
     bool any = false;
@@ -48,6 +50,7 @@ public:
   std::vector<Pair> pairs;
   bool out_of_threads = false; // links cannot be had
   bool out_of_memory = false;  // to look for a peer
+  const uint8_t version;       // of the protocol, at both ends
 
 private:
   static bool carry(FakeChannel& from, FakeChannel& to) {
@@ -82,7 +85,8 @@ public:
         for (const auto& pair : joint_.pairs)
           if (pair.from == this && pair.to == theirs.links)
             return done({link::Verdict::adverb, pair.client, theirs.qp.handle, {}, true});
-        const auto size = FakeChannel::Size{.credits = 4, .message_max = 4096};
+        const auto size =
+            FakeChannel::Size{.credits = 4, .message_max = 4096, .version = joint_.version};
         Joint::Pair pair{
             std::make_shared<FakeChannel>(*progress_, link::Channel::Role::client, size),
             std::make_shared<FakeChannel>(*theirs.links->progress_, link::Channel::Role::server,
@@ -207,8 +211,9 @@ struct Program {
 };
 
 struct Two {
-  explicit Two(Program::Wanted wanted = {}, const char* profile = "unpinned", int cqe_max = 1 << 20)
-      : loaded(policy::load_profile(profile)), fabric(cqe_max),
+  explicit Two(Program::Wanted wanted = {}, const char* profile = "unpinned", int cqe_max = 1 << 20,
+               uint8_t version = transfer::version_sharing)
+      : loaded(policy::load_profile(profile)), fabric(cqe_max), joint(version),
         a(fabric, joint, *loaded.policy, wanted), b(fabric, joint, *loaded.policy, wanted) {
     a.connect(b);
     b.connect(a);
