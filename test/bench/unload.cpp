@@ -2,12 +2,13 @@
 // An ordinary verbs program of two processes: how long requests take that the peer's process has no
 // part in, and a message and its answer, which both poll for.
 //
-//   bench_unload read|write|message BYTES OUTSTANDING COUNT [polls]
+//   bench_unload read|write|message BYTES OUTSTANDING COUNT [polls|lists]
 //   bench_unload idle SECONDS
 //
 // Prints the median and the mean of nanoseconds per request, and of both processes together, per
 // request: CPU nanoseconds and times that a thread of theirs went to sleep. `polls`: the peer polls
-// its completion queue all the time. `idle`: that sleep, a second, of two processes that have
+// its completion queue all the time. `lists`: as many as may be outstanding are posted by one call,
+// when those before are complete. `idle`: that sleep, a second, of two processes that have
 // exchanged requests before.
 #include "ends.h"
 
@@ -28,12 +29,15 @@ using bench::End;
 using bench::must;
 using Clock = std::chrono::steady_clock;
 
+constexpr uint32_t depth = 128;
+
 struct Wanted {
   ibv_wr_opcode opcode;
   uint32_t bytes;
   uint64_t outstanding;
   uint64_t count;
   bool polls;
+  bool lists;
   int idle; // milliseconds
 };
 
@@ -71,17 +75,22 @@ void receive(End& end, uint32_t bytes) {
   must(ibv_post_recv(end.qp, &wr, &bad) == 0, "ibv_post_recv");
 }
 
-void post(End& end, const Wanted& wanted, const Told& peer, uint64_t id) {
+// `count` of them by one call, from `id` on.
+void post(End& end, const Wanted& wanted, const Told& peer, uint64_t id, uint64_t count = 1) {
   ibv_sge sge{reinterpret_cast<uintptr_t>(end.memory.data()), wanted.bytes, end.mr->lkey};
-  ibv_send_wr wr{};
-  wr.wr_id = id;
-  wr.sg_list = &sge;
-  wr.num_sge = 1;
-  wr.opcode = wanted.opcode;
-  wr.send_flags = IBV_SEND_SIGNALED;
-  wr.wr.rdma = {peer.address, peer.rkey};
+  ibv_send_wr list[depth]{};
+  for (uint64_t i = 0; i < count; ++i) {
+    ibv_send_wr& wr = list[i];
+    wr.wr_id = id + i;
+    wr.next = i + 1 < count ? &list[i + 1] : nullptr;
+    wr.sg_list = &sge;
+    wr.num_sge = 1;
+    wr.opcode = wanted.opcode;
+    wr.send_flags = IBV_SEND_SIGNALED;
+    wr.wr.rdma = {peer.address, peer.rkey};
+  }
   ibv_send_wr* bad = nullptr;
-  must(ibv_post_send(end.qp, &wr, &bad) == 0, "ibv_post_send");
+  must(ibv_post_send(end.qp, list, &bad) == 0, "ibv_post_send");
 }
 
 // One completion of that opcode; what else comes is counted by the caller's next call.
@@ -124,7 +133,12 @@ double ask(End& end, const Wanted& wanted, const Told& peer, uint64_t count,
   const auto start = Clock::now();
   for (uint64_t done = 0; done < count; ++done) {
     const auto began = Clock::now();
-    for (; posted < count && posted - done < wanted.outstanding; ++posted)
+    if (wanted.lists && posted == done) {
+      const uint64_t most = std::min(wanted.outstanding, count - done);
+      post(end, wanted, peer, posted, most);
+      posted += most;
+    }
+    for (; !wanted.lists && posted < count && posted - done < wanted.outstanding; ++posted)
       post(end, wanted, peer, posted);
     await(end, sends, receives, false);
     if (wanted.opcode == IBV_WR_SEND) {
@@ -142,7 +156,7 @@ int main(int argc, char** argv) {
   Wanted wanted{};
   const bool idle = argc == 3 && strcmp(argv[1], "idle") == 0;
   if (!idle && (argc < 5 || argc > 6)) {
-    fputs("usage: bench_unload read|write|message BYTES OUTSTANDING COUNT [polls]\n"
+    fputs("usage: bench_unload read|write|message BYTES OUTSTANDING COUNT [polls|lists]\n"
           "       bench_unload idle SECONDS\n",
           stderr);
     return 2;
@@ -153,8 +167,10 @@ int main(int argc, char** argv) {
   wanted.bytes = idle ? 8 : static_cast<uint32_t>(strtoul(argv[2], nullptr, 0));
   wanted.outstanding = idle ? 1 : strtoull(argv[3], nullptr, 0);
   wanted.count = idle ? 0 : strtoull(argv[4], nullptr, 0);
-  wanted.polls = argc == 6;
+  wanted.polls = argc == 6 && strcmp(argv[5], "polls") == 0;
+  wanted.lists = argc == 6 && strcmp(argv[5], "lists") == 0;
   wanted.idle = idle ? 1000 * atoi(argv[2]) : 0;
+  must(wanted.outstanding <= depth, "OUTSTANDING");
   const uint64_t warm = idle ? 1000 : wanted.count / 4 + 1; // peers find each other
   int sockets[2];
   must(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0, "socketpair");
@@ -163,7 +179,7 @@ int main(int argc, char** argv) {
   const int socket = sockets[owner ? 1 : 0];
   close(sockets[owner ? 0 : 1]);
   Device device;
-  End end(device, 128, std::max<size_t>(wanted.bytes, 4096));
+  End end(device, depth, std::max<size_t>(wanted.bytes, 4096));
   const Told peer = exchange(
       socket, Told{end.qp->qp_num, end.mr->rkey, reinterpret_cast<uintptr_t>(end.memory.data())});
   end.connect(device, peer.qpn);

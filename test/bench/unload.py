@@ -28,6 +28,9 @@ TIMES = [
     ("WRITE of 8 B, 16 outstanding", "write", 8, 16, "write", 10 * COUNT, 1 / 0.4, 50),
 ]
 COUNTS = {"link_messages": ("messages", 2), "link_completions": ("completions of messages", 2.5)}
+# Of requests that are posted by lists of so many: a message and its answer for a list, and a little.
+LIST = 16
+LIST_COUNTS = {"link_messages": ("messages", 2.1 / LIST), "link_completions": ("completions of messages", 2.6 / LIST)}
 SYSCALLS = 0.01
 
 
@@ -73,6 +76,10 @@ def count_rows(native, scratch):
         for counter, (title, bar) in COUNTS.items():
             yield {"name": f"{operation}_{counter}", "title": f"{operation.upper()} of 8 B: {title}",
                    "value": round((more[counter] - less[counter]) / (2.5 * COUNT), 3), "bar": bar}
+        lists = [counted(native, scratch, (operation, 8, LIST, n, "lists")) for n in (COUNT, 3 * COUNT)]
+        for counter, (title, bar) in LIST_COUNTS.items():
+            yield {"name": f"{operation}_lists_{counter}", "title": f"{operation.upper()} of 8 B, {LIST} a list: {title}",
+                   "value": round((lists[1][counter] - lists[0][counter]) / (2.5 * COUNT), 3), "bar": round(bar, 3)}
         for spin in (50, 0):
             less, more = (syscalls(native, runs(n), spin) for n in (COUNT, 3 * COUNT))
             if less is not None and more is not None:
