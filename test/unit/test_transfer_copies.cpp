@@ -228,6 +228,9 @@ TEST_CASE("a message that is judged anew keeps what it has been answered") {
   owner.progress.barrier();
   owner.bench.service.run_tasks();
   CHECK(owner.channel->sent() == 0);
+  owner.ask(Kind::write, 9, 2, 9); // whose answer must have a message of its own
+  owner.bench.service.run_tasks();
+  owner.expect(9, Status::ok);
   owner.all[0].leaves = false;
   owner.bench.service.pass(std::chrono::milliseconds(10));
   owner.expect_together({{1, Status::ok}, {2, Status::ok}});
