@@ -2,7 +2,9 @@
 // A queue pair of this process as links know it.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <optional>
 
 #include <infiniband/verbs.h>
 
@@ -22,6 +24,15 @@ struct LocalQp {
   uint32_t rq_psn = 0;
   uint8_t timeout = 0;
   uint8_t retry_cnt = 0;
+
+  // How long its device tries at most until it says that the peer does not answer: each timeout of
+  // 4.096 us * 2^timeout may last four times that (InfiniBand Architecture Specification, volume 1,
+  // 9.7.6.1.3). None: for ever.
+  std::optional<std::chrono::nanoseconds> patience() const {
+    if (timeout == 0)
+      return std::nullopt;
+    return std::chrono::nanoseconds(4096) * (uint64_t{1} << (timeout % 32)) * 4 * (retry_cnt + 1);
+  }
 };
 
 } // namespace adverb::link

@@ -19,7 +19,8 @@ using wire::Answer;
 
 namespace {
 
-constexpr std::chrono::seconds rtr_due{10}; // how long a bind waits for its target's RTR
+// How long a bind waits for its target's RTR where its initiator's device would try for longer.
+constexpr std::chrono::milliseconds rtr_due{10000};
 constexpr std::chrono::seconds auth_due{2};
 constexpr size_t links_max = 4096;
 constexpr size_t waiting_max = 65536;
@@ -151,7 +152,9 @@ void Owner::on_bind(const std::shared_ptr<Link>& link, const wire::Bind& bind) {
   // not connected yet: its peer asks because it has been told this number.
   const bool waits = answer == Answer::not_ready || answer == Answer::mismatch;
   if (waits && waiting_.size() < waiting_max) {
-    const uint64_t timer = world_.service.after(rtr_due, [this, handle = bind.handle, answer] {
+    const auto due =
+        bind.patience == 0 ? rtr_due : std::min(rtr_due, std::chrono::milliseconds(bind.patience));
+    const uint64_t timer = world_.service.after(due, [this, handle = bind.handle, answer] {
       for (auto it = waiting_.begin(); it != waiting_.end(); ++it)
         if (it->bind.handle == handle) {
           if (const auto l = it->link.lock())

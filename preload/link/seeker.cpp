@@ -45,6 +45,18 @@ std::string path_key(const LocalQp& qp, const Protocol& protocol) {
   return key;
 }
 
+// A queue pair that is not connected is a peer that does not answer: the device says so after its
+// own time, and shall be asked no later. Programs that have both ends connected some instants late
+// find their peer all the same.
+uint32_t patience_of(const LocalQp& qp) {
+  constexpr std::chrono::milliseconds least{100};
+  constexpr std::chrono::milliseconds most = bind_due;
+  const auto own = qp.patience();
+  return static_cast<uint32_t>(
+      own ? std::clamp(std::chrono::ceil<std::chrono::milliseconds>(*own), least, most).count()
+          : most.count());
+}
+
 } // namespace
 
 struct Seeker::Search {
@@ -174,6 +186,7 @@ void Seeker::go_on(const std::shared_ptr<Search>& search) {
     bind.sqpn = search->qp.qpn;
     bind.dqpn = search->qp.dest_qpn;
     bind.dlid = search->qp.ah.dlid;
+    bind.patience = patience_of(search->qp);
     bind.handle = search->qp.handle;
     link->connection->send(wire::frame(bind));
     return;

@@ -87,8 +87,8 @@ struct Bind {
   uint32_t dqpn;
   uint16_t slid;
   uint16_t dlid;
-  uint32_t zero;
-  uint64_t handle; // the initiator's, echoed
+  uint32_t patience; // milliseconds that the target's RTR is waited for at most; 0: the owner says
+  uint64_t handle;   // the initiator's, echoed
 };
 struct BindAck {
   uint64_t handle;

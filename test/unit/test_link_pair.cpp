@@ -141,6 +141,29 @@ bool a_target_not_yet_connected_is_waited_for() {
   return seeker.ended_well();
 }
 
+bool a_target_never_connected_is_waited_for_as_long_as_the_device_would_try() {
+  Place place;
+  Node owner(place.policy(), [](Node& me) {
+    install();
+    links().publish(qp(there, 2));
+    me.say('r');
+    me.hear('q');
+  });
+  if (!owner.hear('r'))
+    return false;
+  Node seeker(place.policy(), [](Node&) {
+    install();
+    link::LocalQp asking = qp(here, 1, there);
+    asking.timeout = 12; // 4 * 8 * 17 ms
+    asking.retry_cnt = 7;
+    const auto start = std::chrono::steady_clock::now();
+    CHECK_THAT(bind(asking).verdict == Verdict::stock);
+    const auto took = std::chrono::steady_clock::now() - start;
+    CHECK_THAT(took >= 500ms && took < 5s);
+  });
+  return seeker.ended_well();
+}
+
 bool a_host_without_adverb_is_stock_at_once() {
   Place place;
   Node seeker(place.policy(), [](Node&) {
@@ -395,6 +418,7 @@ constexpr Case cases[] = {
     CASE(each_protocol_has_a_channel_of_its_own_with_messages_of_its_own_length),
     CASE(a_protocol_the_peer_does_not_serve_is_refused),
     CASE(a_target_not_yet_connected_is_waited_for),
+    CASE(a_target_never_connected_is_waited_for_as_long_as_the_device_would_try),
     CASE(a_host_without_adverb_is_stock_at_once),
     CASE(a_queue_pair_that_nobody_registered_is_stock),
     CASE(a_queue_pair_withdrawn_is_not_found_and_its_successor_is),
