@@ -47,7 +47,7 @@ Refusal Regions::add(Backend& backend, const Wanted& wanted, ibv_mr*& mr) {
     const Unique held(lock_);
     list(region, held);
   } catch (...) { // the program is told of no region, and the device shall have none
-    backend.end(*region);
+    [[maybe_unused]] const int rc = backend.end(*region);
     throw;
   }
   mr = made;
