@@ -14,6 +14,7 @@ On every host the script runs with WRAP (stock or adverb) and ADVERB_RUN (the wo
 program: none, or `adverb run --profile unpinned --`)."""
 
 import os
+import re
 import shlex
 import shutil
 import tempfile
@@ -132,6 +133,13 @@ def judge(suite, job, share):
     return None if missing else results or [Result(suite, job.key, FAILED, "reported no test", everything)]
 
 
+def last_words(output):
+    """What the consoles of a VM that died say of it, in a line: a log may keep no more than that."""
+    said = re.findall(r"^vm: console \d+: (?:\[ *[\d.]+\] )?(.+)$", output, re.M)
+    telling = [line for line in said if re.search(r"panic|BUG|WARNING|Oops|Out of memory|RIP:", line)]
+    return "; ".join(line.strip()[:100] for line in telling[:3] or said[-1:]) or "its consoles are silent"
+
+
 def run_batch(suite, context, jobs):
     """Runs jobs that want the same VM; one that kills its VM does not take the later ones with it."""
     while jobs:
@@ -156,7 +164,8 @@ def run_batch(suite, context, jobs):
                     yield from results
             if left:
                 # The first without a status is the one that was running.
-                yield Result(suite, left[0].key, FAILED, f"the VM died (status {status})", output[-6000:])
+                yield Result(suite, left[0].key, FAILED, f"the VM died (status {status}): {last_words(output)}",
+                             output[-6000:])
                 left = left[1:]
             jobs = left
         finally:
