@@ -147,10 +147,10 @@ inline bool fits(const Parsed<RequestHeader>& request, Shape shape) {
   case Shape::bare:
     return request.payload.empty();
   default:
-    // A part lies inside its work request, without wrapping.
+    // A part lies inside its work request. That may wrap, as its program has it: who serves it
+    // refuses the whole.
     return request.payload.size() == (shape == Shape::bytes_of_part ? h.length : 0) &&
-           h.address >= h.total_address && h.length <= h.total &&
-           h.address - h.total_address <= h.total - h.length;
+           h.length <= h.total && h.address - h.total_address <= h.total - h.length;
   }
 }
 

@@ -23,6 +23,18 @@ Statuses statuses(const std::vector<ibv_wc>& all) {
 
 } // namespace
 
+TEST_CASE("a long request to addresses that wrap is refused like a short one", "[qp]") {
+  const auto opcode = GENERATE(IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ);
+  Two two;
+  const uint32_t bytes = GENERATE(64, 12 << 10); // of one message, of several
+  const size_t end = ~size_t{0} - 3 - two.b.address(0);
+  REQUIRE(two.a.post(opcode, 1, 0, bytes, two.b, end, two.b.mr->rkey) == 0);
+  const auto done = drain(two, two.a);
+  REQUIRE(done.size() == 1);
+  CHECK(done[0].status == IBV_WC_REM_ACCESS_ERR);
+  CHECK(two.b.count(observe::Counter::malformed_messages) == 0);
+}
+
 TEST_CASE("a queued request that cannot be backed takes the queue pair with it", "[qp]") {
   Two two;
   Program& a = two.a;
