@@ -4,8 +4,10 @@
 // the time, of the last 100 ms at most. And nobody else is to wait for the processor it looks on: a
 // program that looks at its memory there would learn later what it looks for, and who lost the
 // processor in its turn would wait for milliseconds where one that sleeps is woken at once. So it
-// offers the processor to others while it looks, and when that or a round of its looking took long
+// offers the processor to others while it looks, and when that or rounds of its looking took long
 // it does not look for the next 100 ms; when that happens again soon, for twice as long, up to 3 s.
+// A hypervisor takes a processor now and then, too, whoever is on it and for nobody here, for a
+// millisecond or two some times a second: 5 ms are forgiven, of a fiftieth of the time.
 //
 // Not thread-safe.
 #pragma once
@@ -30,8 +32,15 @@ public:
   }
   // Something that takes next to no time has taken until now.
   void round(nanoseconds began, nanoseconds now) noexcept {
-    if (now - began <= unhindered)
+    const nanoseconds took = now - began;
+    if (took <= unhindered)
       return;
+    late_ -= std::min(late_, (now - late_at_) / forgiven_of);
+    late_ += took;
+    late_at_ = now;
+    if (late_ <= forgiven)
+      return;
+    late_ = nanoseconds{0};
     pause_ = now - not_before_ < pause_ ? std::min(2 * pause_, pause_most) : period;
     not_before_ = now + pause_;
   }
@@ -45,6 +54,8 @@ private:
   static constexpr nanoseconds period = std::chrono::milliseconds(100);
   static constexpr nanoseconds most = period / 4;
   static constexpr nanoseconds unhindered = std::chrono::microseconds(200);
+  static constexpr nanoseconds forgiven = std::chrono::milliseconds(5);
+  static constexpr int forgiven_of = 50;
   static constexpr nanoseconds pause_most = 32 * period;
 
   void earn(nanoseconds now) noexcept {
@@ -57,6 +68,8 @@ private:
   nanoseconds earned_until_{0};
   nanoseconds pause_ = period; // the last one
   nanoseconds not_before_{0};  // it has ended
+  nanoseconds late_{0};        // it has been by so much, less what is forgiven with time
+  nanoseconds late_at_{0};
 };
 
 } // namespace adverb::link

@@ -43,24 +43,43 @@ TEST_CASE("where others want the processor it sleeps for a while", "[spin]") {
   Spin spin(50us, 2);
   spin.round(1s, 1s + 3us);
   CHECK(spin.allowed(1s + 3us) == 50us);
+  spin.round(1s, 1s + 6ms);
+  CHECK(spin.allowed(1s + 6ms) == 0us);
+  CHECK(spin.allowed(1s + 105ms) == 0us);
+  CHECK(spin.allowed(1s + 107ms) == 50us);
+}
+
+TEST_CASE("who shares the processor is noticed after two of its turns", "[spin]") {
+  Spin spin(50us, 2);
   spin.round(1s, 1s + 3ms);
-  CHECK(spin.allowed(1s + 3ms) == 0us);
-  CHECK(spin.allowed(1s + 102ms) == 0us);
-  CHECK(spin.allowed(1s + 104ms) == 50us);
+  CHECK(spin.allowed(1s + 3ms) == 50us);
+  spin.round(1s + 4ms, 1s + 7ms);
+  CHECK(spin.allowed(1s + 7ms) == 0us);
+}
+
+TEST_CASE("a processor that is taken for 2 ms five times a second is looked on", "[spin]") {
+  Spin spin(50us, 2);
+  std::chrono::nanoseconds now = 1s;
+  for (int i = 0; i < 1000; ++i) {
+    spin.round(now, now + 2ms);
+    now += 2ms;
+    REQUIRE(spin.allowed(now) == 50us);
+    now += 200ms;
+  }
 }
 
 TEST_CASE("where others want the processor again and again it sleeps for longer", "[spin]") {
   Spin spin(50us, 2);
   std::chrono::nanoseconds now = 1s;
   for (const auto pause : {100ms, 200ms, 400ms, 800ms, 1600ms, 3200ms, 3200ms}) {
-    spin.round(now, now + 3ms);
-    now += 3ms;
+    spin.round(now, now + 6ms);
+    now += 6ms;
     CHECK(spin.allowed(now + pause - 1ms) == 0us);
     CHECK(spin.allowed(now + pause) == 50us);
     now += pause + 1ms;
   }
   now += 3200ms;
-  spin.round(now, now + 3ms);
-  CHECK(spin.allowed(now + 102ms) == 0us);
-  CHECK(spin.allowed(now + 104ms) == 50us);
+  spin.round(now, now + 6ms);
+  CHECK(spin.allowed(now + 105ms) == 0us);
+  CHECK(spin.allowed(now + 107ms) == 50us);
 }
