@@ -9,10 +9,10 @@
 namespace adverb::transfer {
 namespace {
 
-constexpr size_t payload_large = 32768;
+constexpr size_t payload_large = 65536;
 constexpr size_t payload_small = 4096;
 constexpr uint64_t budget_for_large = 4U << 20;
-constexpr uint32_t credits_usual = 16;
+constexpr uint32_t credits_usual = 8;
 
 class TransferProtocol final : public link::Protocol {
 public:
