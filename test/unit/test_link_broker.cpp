@@ -9,7 +9,9 @@
 #include <chrono>
 #include <condition_variable>
 #include <filesystem>
+#include <future>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <random>
 #include <sys/resource.h>
@@ -173,6 +175,27 @@ TEST_CASE("a hello reaches the process that registered its queue pair") {
   second.send(wire::frame(hello_for(22)));
   REQUIRE(member_inbox.take(22, fd));
   CHECK(connected(second, fd));
+}
+
+TEST_CASE("frames do not wait for those before them to be acknowledged") {
+  const uint16_t port = free_port();
+  Inbox& serving = inbox();
+  make(port, serving).add({}, 8);
+  Stranger stranger(port);
+  stranger.send(wire::frame(hello_for(8)));
+  int fd = -1;
+  REQUIRE(serving.take(8, fd));
+  const auto connection = link::Connection::make(world(), fd);
+  int on = 0;
+  socklen_t bytes = sizeof on;
+  REQUIRE(getsockopt(connection->fd(), IPPROTO_TCP, TCP_NODELAY, &on, &bytes) == 0);
+  CHECK(on == 1);
+  std::promise<void> ended; // which is the service thread's to do
+  world().service.run([&] {
+    connection->close();
+    ended.set_value();
+  });
+  ended.get_future().wait();
 }
 
 TEST_CASE("a queue pair can be found from the moment its registration returns") {
