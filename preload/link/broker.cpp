@@ -284,8 +284,14 @@ void Broker::accept_strangers() {
       continue;
     }
     auto stranger = Connection::make(world_, fd);
-    strangers_.insert(stranger);
     const std::weak_ptr weak(stranger);
+    strangers_[stranger] = world_.service.after(hello_due, [this, weak] {
+      const auto from = weak.lock();
+      if (from && forget_stranger(from)) {
+        world_.counters.count(Counter::broker_refused);
+        from->close();
+      }
+    });
     stranger->start(
         [this, weak](const wire::Frame& frame, int&) {
           const auto from = weak.lock();
@@ -297,22 +303,24 @@ void Broker::accept_strangers() {
             world_.counters.count(Counter::broker_refused);
             from->close();
           }
-          strangers_.erase(from);
+          forget_stranger(from);
         },
         [this, weak](const char* why) {
           world_.counters.count(Counter::broker_refused);
           world_.log.debug("a connection to the broker ended before its hello: {}", why);
           if (const auto from = weak.lock())
-            strangers_.erase(from);
+            forget_stranger(from);
         });
-    world_.service.after(hello_due, [this, weak] {
-      const auto from = weak.lock();
-      if (from && strangers_.erase(from) != 0) {
-        world_.counters.count(Counter::broker_refused);
-        from->close();
-      }
-    });
   }
+}
+
+bool Broker::forget_stranger(const std::shared_ptr<Connection>& stranger) {
+  const auto at = strangers_.find(stranger);
+  if (at == strangers_.end())
+    return false;
+  world_.service.cancel(at->second);
+  strangers_.erase(at);
+  return true;
 }
 
 void Broker::on_stranger(const std::shared_ptr<Connection>& connection, const wire::Hello& hello) {

@@ -13,6 +13,7 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -55,6 +56,7 @@ private:
   void pause_if_exhausted(int listener);
   void accept_members();
   void accept_strangers();
+  bool forget_stranger(const std::shared_ptr<Connection>& stranger); // false: known no more
   void on_stranger(const std::shared_ptr<Connection>& connection, const wire::Hello& hello);
   void tell_broker(const wire::Registration& registration, wire::Type type);
   void forget_member(const std::shared_ptr<Connection>& member);
@@ -72,7 +74,7 @@ private:
   std::chrono::milliseconds tcp_again_;             // until the port is tried again
   std::unordered_multimap<uint32_t, Owner> owners_; // serving: by queue pair number
   std::set<std::shared_ptr<Connection>> members_;
-  std::set<std::shared_ptr<Connection>> strangers_; // no hello yet
+  std::map<std::shared_ptr<Connection>, uint64_t> strangers_; // no hello yet; timer of its end
 };
 
 } // namespace adverb::link
