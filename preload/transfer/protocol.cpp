@@ -9,10 +9,9 @@
 namespace adverb::transfer {
 namespace {
 
-constexpr size_t payload_large = 65536;
-constexpr size_t payload_small = 4096;
+constexpr link::Protocol::Size large{header_bytes + 65536, 8};
+constexpr link::Protocol::Size small{header_bytes + 4096, 16};
 constexpr uint64_t budget_for_large = 4U << 20;
-constexpr uint32_t credits_usual = 8;
 
 class TransferProtocol final : public link::Protocol {
 public:
@@ -23,8 +22,7 @@ public:
   // 1: notices; 2: shared messages.
   uint8_t version() const noexcept override { return version_sharing; }
   Size size(uint64_t budget) const noexcept override {
-    const size_t payload = budget >= budget_for_large ? payload_large : payload_small;
-    return {header_bytes + payload, credits_usual};
+    return budget >= budget_for_large ? large : small;
   }
   std::shared_ptr<link::ChannelUser> open(const std::shared_ptr<link::Channel>& channel) override {
     if (channel->role() == link::Channel::Role::client)
