@@ -62,6 +62,7 @@ private:
   const std::function<void()> lead_;
   // Odd while who leads runs a job: who makes it even has it, the runner or the watcher.
   Atomic<uint64_t> mark_{0};
+  Atomic<std::chrono::nanoseconds> since_{std::chrono::nanoseconds{0}}; // it was left then
   Atomic<bool> watched_{false}; // the watcher looks at the mark
   Atomic<size_t> asleep_{0};
   Atomic<const Runner*> leader_{nullptr}; // changed under the lock
