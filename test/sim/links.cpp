@@ -351,8 +351,9 @@ void Links::seek(const std::shared_ptr<Search>& search, int attempt) {
   if (find(*search))
     return;
   if (attempt < 4) {
+    const int next = attempt + (net_.connecting == 0 ? 1 : 0);
     world_.service.after(std::chrono::milliseconds(30),
-                         [this, search, attempt] { seek(search, attempt + 1); });
+                         [this, search, next] { seek(search, next); });
     return;
   }
   cancel_bind(search->qp.handle);

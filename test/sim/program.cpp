@@ -36,7 +36,7 @@ void Words::line(adverb::observe::LogLevel level, std::string_view text) noexcep
 
 Program::Program(uint32_t number, Choices& choices, Fabric& fabric, Net& net, Oracle& oracle,
                  const adverb::policy::Policy& policy, bool loud)
-    : number_(number), choices_(choices), fabric_(fabric), oracle_(oracle),
+    : number_(number), choices_(choices), fabric_(fabric), net_(net), oracle_(oracle),
       world({.clock = clock_,
              .entropy = entropy_,
              .service = service_,
@@ -188,8 +188,10 @@ void Program::connect(Program& one, Program& other, size_t n) {
   for (const auto& [program, queue] : {std::pair{&one, &mine}, std::pair{&other, &theirs}})
     if (program->srq_ != nullptr)
       oracle.shares(queue->number, program->number_);
+  ++one.net_.connecting;
   one.move_up(mine);
   other.move_up(theirs);
+  --one.net_.connecting;
   for (Queue* queue : {&mine, &theirs})
     queue->leaving = queue->down = queue->failed = queue->told = false, queue->settled = 0;
 }

@@ -229,6 +229,7 @@ private:
   Choices& choices_;
   Fabric& fabric_;
   Habits habits_{choices_};
+  Net& net_;
   Oracle& oracle_;
   Edge edge_;
   Clock clock_;
