@@ -14,7 +14,7 @@ Initiator::Initiator(World& world, std::shared_ptr<link::Channel> channel)
 
 void Initiator::attach(uint64_t handle, Source* source) {
   const std::lock_guard hold(lock_);
-  sources_[handle] = source;
+  sources_[handle] = {source};
 }
 
 std::shared_ptr<Initiator> Initiator::of(const std::shared_ptr<link::Channel>& channel) {
@@ -32,17 +32,47 @@ void Initiator::detach(uint64_t handle) {
   std::erase(waiting_, handle);
 }
 
-std::byte* Initiator::begin(uint64_t waiter) {
+bool Initiator::may_begin(const Attached* attached) const {
+  if (unanswered_ >= channel_->credits())
+    return false;
+  const uint32_t left = channel_->credits() - unanswered_;
+  if (attached == nullptr || attached->unanswered == 0)
+    return true;
+  if (sources_.size() == 1)
+    return left > 1; // another one may come to share the link
+  return attached->unanswered < std::min(attached->answered + 1, left);
+}
+
+void Initiator::Attached::begin() noexcept {
+  if (unanswered == 0 && !denied)
+    answered = 0;
+  ++unanswered;
+  denied = false;
+}
+
+void Initiator::Attached::answer() noexcept {
+  if (unanswered != 0)
+    --unanswered;
+  ++answered;
+}
+
+std::byte* Initiator::begin(uint64_t handle) {
   const std::lock_guard hold(lock_);
-  if (unanswered_ < channel_->credits() && !channel_->down()) {
+  const auto at = sources_.find(handle);
+  Attached* const attached = at == sources_.end() ? nullptr : &at->second;
+  if (may_begin(attached) && !channel_->down()) {
     if (std::byte* message = channel_->acquire()) {
       ++unanswered_;
+      if (attached != nullptr)
+        attached->begin();
       return message;
     }
   }
+  if (attached != nullptr)
+    attached->denied = true;
   world_.counters.count(Counter::credits_waits);
-  if (waiter != 0 && std::find(waiting_.begin(), waiting_.end(), waiter) == waiting_.end())
-    waiting_.push_back(waiter);
+  if (std::find(waiting_.begin(), waiting_.end(), handle) == waiting_.end())
+    waiting_.push_back(handle);
   return nullptr;
 }
 
@@ -50,11 +80,13 @@ void Initiator::send(std::byte* message, size_t bytes) {
   channel_->send(message, bytes);
 }
 
-void Initiator::cancel(std::byte* message) {
+void Initiator::cancel(uint64_t handle, std::byte* message) {
   channel_->abandon(message);
   const std::lock_guard hold(lock_);
   if (unanswered_ != 0)
     --unanswered_;
+  if (const auto at = sources_.find(handle); at != sources_.end())
+    at->second.answer();
   if (waiting_.empty())
     return;
   // No reply may be on its way to wake the waiter, and the caller holds its queue pair's lock.
@@ -99,8 +131,10 @@ void Initiator::on_message(link::RxBuffer message) {
     if (unanswered_ != 0)
       --unanswered_;
     const auto it = sources_.find(first->header.source);
-    if (it != sources_.end())
-      source = it->second;
+    if (it != sources_.end()) {
+      source = it->second.source;
+      it->second.answer();
+    }
   }
   if (source != nullptr)
     source->on_replies(message.bytes());
@@ -120,8 +154,8 @@ void Initiator::on_notice(link::RxBuffer message) {
   std::vector<Source*> all;
   {
     const std::lock_guard hold(lock_);
-    for (const auto& [handle, source] : sources_)
-      all.push_back(source);
+    for (const auto& [handle, attached] : sources_)
+      all.push_back(attached.source);
   }
   for (Source* source : all)
     source->on_keys_ended(keys);
@@ -162,11 +196,16 @@ void Initiator::resume() {
       const std::lock_guard hold(lock_);
       if (waiting_.empty() || unanswered_ >= channel_->credits())
         return;
-      const auto it = sources_.find(waiting_.front());
+      const uint64_t handle = waiting_.front();
       waiting_.pop_front();
+      const auto it = sources_.find(handle);
       if (it == sources_.end())
         continue;
-      source = it->second;
+      if (!may_begin(&it->second)) { // as others do not
+        waiting_.push_back(handle);
+        continue;
+      }
+      source = it->second.source;
     }
     source->on_credit();
   }
@@ -179,8 +218,8 @@ void Initiator::on_down() {
     lost_ = true;
     unanswered_ = 0;
     waiting_.clear();
-    for (const auto& [handle, source] : sources_)
-      all.push_back(source);
+    for (const auto& [handle, attached] : sources_)
+      all.push_back(attached.source);
   }
   for (Source* source : all)
     source->on_down();

@@ -4,6 +4,12 @@
 //
 // Every message of requests is answered by one message, so credits are plain counting: at most
 // Channel::credits() of them are unanswered, and the link keeps that many receive buffers posted.
+// A queue pair whose requests meet a slow page at the peer keeps the credits that it has till the
+// page comes, and others are not to wait for that. So a queue pair that is alone leaves one; where
+// several share the link none has more than it leaves free, so that of two that are slow the second
+// has half of what the first left (the threshold of Choudhury and Hahne, "Dynamic Queue Length
+// Thresholds for Shared-Memory Packet Switches", 1998); and one that begins has one, and one more
+// with each answer, so that those which are slow from the start have one each.
 //
 // Locks: Initiator's own is a leaf and may be taken under a queue pair's. Source functions are
 // called under the device's progress lock and take the queue pair's.
@@ -55,11 +61,11 @@ public:
   void attach(uint64_t handle, Source* source);
   void detach(uint64_t handle);
 
-  // Room for one message, with its credit taken; nullptr: none, and if `waiter` is given its
+  // Room for one message of that queue pair's, with its credit taken; nullptr: none now, its
   // on_credit() will be called. The caller fills in requests and calls send() or cancel().
-  std::byte* begin(uint64_t waiter);
+  std::byte* begin(uint64_t handle);
   void send(std::byte* message, size_t bytes);
-  void cancel(std::byte* message);
+  void cancel(uint64_t handle, std::byte* message);
 
   size_t payload_max() const { return channel_->message_max() - header_bytes; }
   // Bytes of requests that may share a message, and of replies. 0: the peer knows of no sharing.
@@ -86,6 +92,15 @@ public:
   void on_down() override;
 
 private:
+  struct Attached {
+    Source* source;
+    uint32_t unanswered = 0; // messages of its
+    uint32_t answered = 0;   // since it had no more to say for a while
+    bool denied = false;     // a credit, since it had the last
+    void begin() noexcept;
+    void answer() noexcept;
+  };
+  bool may_begin(const Attached* attached) const; // under the lock
   void resume();
   void reject(const char* what, size_t bytes);
   void on_notice(link::RxBuffer message);
@@ -96,7 +111,7 @@ private:
   mutable Mutex lock_;
   uint32_t unanswered_ = 0;
   bool lost_ = false;
-  std::unordered_map<uint64_t, Source*> sources_;
+  std::unordered_map<uint64_t, Attached> sources_;
   std::deque<uint64_t> waiting_; // handles, in the order they came
   Verdicts verdicts_;
   std::optional<uint32_t> unacknowledged_; // number of a notice; progress lock

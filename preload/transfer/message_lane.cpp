@@ -66,7 +66,7 @@ void MessageLane::send_open() {
   if (open.bytes != 0)
     initiator_->send(open.message, open.bytes);
   else
-    initiator_->cancel(open.message);
+    initiator_->cancel(handle_, open.message);
 }
 
 void MessageLane::send(Request& r, steering::LaneOwner& owner, std::byte* part,
@@ -88,13 +88,13 @@ void MessageLane::send_aside(Request& r, steering::LaneOwner& owner, std::byte* 
 }
 
 // A message for one that shares none, because it is ordered with no other.
-std::byte* MessageLane::begin_alone(uint64_t waiter) {
+std::byte* MessageLane::begin_alone() {
   commit();
-  return initiator_->begin(waiter);
+  return initiator_->begin(handle_);
 }
 
 bool MessageLane::tell(Kind kind, uint64_t address) {
-  std::byte* message = begin_alone(0);
+  std::byte* message = begin_alone();
   if (message == nullptr)
     return false;
   RequestHeader h{};
@@ -111,7 +111,7 @@ bool MessageLane::tell(Kind kind, uint64_t address) {
 void MessageLane::ask_key(uint32_t rkey) {
   if (asked_)
     return;
-  std::byte* message = begin_alone(handle_);
+  std::byte* message = begin_alone();
   if (message == nullptr)
     return;
   RequestHeader h{};

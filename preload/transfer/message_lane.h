@@ -76,7 +76,7 @@ public:
   // Sends what is no part of the request's data: it is not counted as in flight.
   void send_aside(steering::Request& r, steering::LaneOwner& owner, std::byte* part,
                   const RequestHeader& h);
-  // Sends what nobody waits for, if there is a credit.
+  // Sends what nobody waits for, if there is a credit; else Source::on_credit() follows.
   bool tell(Kind kind, uint64_t address);
 
   void on_reply(const ReplyHeader& reply, std::span<const std::byte> payload);
@@ -90,7 +90,7 @@ public:
   void cut(uint64_t from) override;
 
 private:
-  std::byte* begin_alone(uint64_t waiter);
+  std::byte* begin_alone();
   void put(std::byte* part, const RequestHeader& h);
   void send_open();
 

@@ -66,8 +66,6 @@ Request slow_request(End& end, ibv_wr_opcode opcode, size_t which, size_t bytes)
           end.peer_slow().rkey};
 }
 
-namespace {
-
 Request small_request(End& end, unsigned queue, bool read) {
   const size_t at = size_t{queue} * 2 * small;
   return {read ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE,
@@ -78,7 +76,7 @@ Request small_request(End& end, unsigned queue, bool read) {
           end.peer_fast().rkey};
 }
 
-} // namespace
+namespace {} // namespace
 
 Waits traffic(End& end, const std::vector<unsigned>& queues, const std::vector<unsigned>& cqs,
               const std::function<bool()>& over) {

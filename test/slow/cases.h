@@ -59,7 +59,9 @@ double noise(const Options& options, double without);
 // A request for slow page `which` of the peer, on the slow queue pair: `bytes` with the page in
 // them.
 Request slow_request(End& end, ibv_wr_opcode opcode, size_t which, size_t bytes);
-// Where such a request begins, before the start of the page.
+// One of ordinary memory, with cells of each queue pair's own.
+Request small_request(End& end, unsigned queue, bool read);
+// Where a slow request begins, before the start of the page.
 size_t lead(size_t bytes);
 
 // Small requests on these queue pairs, one at a time on each, until `over`.

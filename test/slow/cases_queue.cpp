@@ -34,8 +34,9 @@ std::vector<unsigned> slow_queues(unsigned at_once) {
   return queues;
 }
 
-// The pages of the peer: the slow queue pairs ask for one after the other.
-void others_initiator(End& end, ibv_wr_opcode opcode, unsigned at_once) {
+// The pages of the peer: the slow queue pairs ask for one after the other, each with so many
+// requests of ordinary memory behind it.
+void others_initiator(End& end, ibv_wr_opcode opcode, unsigned at_once, unsigned behind) {
   const Options& options = end.options();
   warm_up(end);
   end.meet();
@@ -67,6 +68,8 @@ void others_initiator(End& end, ibv_wr_opcode opcode, unsigned at_once) {
       Request request = slow_request(end, opcode, i + k, small);
       request.local = local(k);
       end.post(askers[k], request);
+      for (unsigned n = 0; n < behind; ++n)
+        end.post(askers[k], small_request(end, slow_queue, opcode == IBV_WR_RDMA_READ));
     }
     const auto least = Clock::now() + (options.pinned ? options.page / 8 : Milliseconds(0));
     const Waits w =
@@ -245,19 +248,20 @@ void local_initiator(End& end, ibv_wr_opcode opcode, size_t bytes) {
 } // namespace
 
 void add_queue_cases(const Options& options, std::vector<Case>& to) {
-  const auto add_others = [&](ibv_wr_opcode opcode, Habit habit, unsigned at_once) {
+  const auto add_others = [&](ibv_wr_opcode opcode, Habit habit, unsigned at_once,
+                              unsigned behind = 0) {
     Setup setup;
     setup.slow_pages = options.pages;
     setup.extra_queues = at_once - 1;
     to.push_back({std::string("others_") + word(opcode) + "_" + word(habit) +
-                      (at_once > 1 ? "_several" : ""),
+                      (at_once > 1 ? "_several" : "") + (behind != 0 ? "_followed" : ""),
                   (at_once > 1 ? std::to_string(at_once) + " slow pages at once, of " +
                                      said(opcode) + "s, delay no other queue pair; "
                                : std::string("a slow page of a ") + said(opcode) +
                                      " delays no other queue pair; ") +
-                      said(habit),
+                      (behind != 0 ? "as many behind it as may be; " : "") + said(habit),
                   setup, [=](End& end) { others_owner(end, opcode, habit, at_once); },
-                  [=](End& end) { others_initiator(end, opcode, at_once); }, ""});
+                  [=](End& end) { others_initiator(end, opcode, at_once, behind); }, ""});
   };
   for (const Habit habit : {Habit::polls, Habit::sleeps, Habit::asks})
     for (const ibv_wr_opcode opcode : {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ})
@@ -265,6 +269,11 @@ void add_queue_cases(const Options& options, std::vector<Case>& to) {
   for (const ibv_wr_opcode opcode : {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ})
     add_others(opcode, opcode == IBV_WR_RDMA_READ ? Habit::sleeps : Habit::polls,
                static_cast<unsigned>(std::min<size_t>(options.pages, 4)));
+  for (const ibv_wr_opcode opcode : {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ}) {
+    add_others(opcode, Habit::sleeps, 1, depth - 1);
+    add_others(opcode, Habit::polls, static_cast<unsigned>(std::min<size_t>(options.pages, 4)),
+               depth - 1);
+  }
   for (const Habit habit : {Habit::polls, Habit::sleeps})
     for (const ibv_wr_opcode opcode : {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ}) {
       Setup setup;

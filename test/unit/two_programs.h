@@ -86,7 +86,7 @@ public:
           if (pair.from == this && pair.to == theirs.links)
             return done({link::Verdict::adverb, pair.client, theirs.qp.handle, {}, true});
         const auto size =
-            FakeChannel::Size{.credits = 4, .message_max = 4096, .version = joint_.version};
+            FakeChannel::Size{.credits = 5, .message_max = 4096, .version = joint_.version};
         Joint::Pair pair{
             std::make_shared<FakeChannel>(*progress_, link::Channel::Role::client, size),
             std::make_shared<FakeChannel>(*theirs.links->progress_, link::Channel::Role::server,
