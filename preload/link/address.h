@@ -5,9 +5,11 @@
 #include "link/local_qp.h"
 #include "policy/settings.h"
 
+#include <cstdint>
 #include <netinet/in.h>
 #include <optional>
 #include <string>
+#include <sys/types.h>
 
 namespace adverb::link {
 
@@ -19,8 +21,14 @@ std::optional<sockaddr_in6> peer_address(const policy::LinkSettings& settings, c
 
 std::string to_text(const sockaddr_in6& address);
 
-// True when the process at the other end of this TCP connection is on this host and of our uid.
-bool same_host_and_uid(int fd);
+// The user whose socket the other end of this TCP connection is, where that is one of this network
+// namespace; nullopt: it is somewhere else, or is not connected any more. `unknown_user`, which is
+// nobody's number: the kernel has no name for them here.
+inline constexpr uid_t unknown_user = UINT32_MAX;
+std::optional<uid_t> user_here(int fd);
+
+// Whether an address (v4-mapped for IPv4) is one of this network namespace's own.
+bool is_own(const in6_addr& address);
 
 // The address at the other end; v4-mapped for IPv4. errno value, ENOTCONN while it is not
 // connected.

@@ -23,6 +23,11 @@ namespace {
 
 constexpr size_t strangers_max = 256; // connections that have not said hello
 constexpr std::chrono::seconds hello_due{2};
+constexpr size_t members_max = 4096;
+constexpr size_t registrations_max = 65536; // of one member
+// While that many have not, others wait in the kernel's queue, and none of these longer than this:
+// a hello comes with its connection.
+constexpr std::chrono::milliseconds hello_due_in_crowd{100};
 // The port of a serving process that exits is free some instants after its members know.
 constexpr std::chrono::milliseconds tcp_again_first{5};
 constexpr std::chrono::milliseconds tcp_again_most{1000};
@@ -226,13 +231,14 @@ void Broker::accept_members() {
       return;
     }
     uid_t uid = 0;
-    if (peer_uid(fd, uid) != 0 || (!for_all_users_ && uid != geteuid())) {
+    if (peer_uid(fd, uid) != 0 || (!for_all_users_ && uid != geteuid()) ||
+        members_.size() >= members_max) {
       world_.counters.count(Counter::broker_refused);
       close(fd);
       continue;
     }
     auto member = Connection::make(world_, fd);
-    members_.insert(member);
+    members_[member] = 0;
     member->start(
         [this, weak = std::weak_ptr(member)](const wire::Frame& frame, int&) {
           const auto from = weak.lock();
@@ -244,13 +250,26 @@ void Broker::accept_members() {
           }
           const std::lock_guard hold(lock_);
           const auto r = wire::get<wire::Registration>(frame);
+          const auto known = members_.find(from);
+          if (known == members_.end())
+            return;
           if (frame.type == wire::Type::add_qp) {
+            if (known->second >= registrations_max) {
+              world_.counters.count(Counter::broker_refused);
+              if (world_.log.every("broker-registrations", 10))
+                world_.log.warn("a process has registered {} queue pairs here and asks for more; "
+                                "its peers treat these as stock",
+                                registrations_max);
+              return;
+            }
+            ++known->second;
             owners_.emplace(r.qpn, Owner{r.gid, from});
           } else {
             const auto [begin, end] = owners_.equal_range(r.qpn);
             for (auto it = begin; it != end; ++it)
               if (it->second.member == from && it->second.gid == r.gid) {
                 owners_.erase(it);
+                --known->second;
                 break;
               }
           }
@@ -269,29 +288,57 @@ void Broker::forget_member(const std::shared_ptr<Connection>& member) {
   members_.erase(member);
 }
 
+// For one more that has not said hello. False: those that are there came just now, and others wait
+// until one of them has gone or its time is over.
+bool Broker::make_room() {
+  if (strangers_.size() < strangers_max)
+    return true;
+  const auto now = world_.clock.now();
+  auto earliest = now;
+  std::vector<std::shared_ptr<Connection>> late;
+  for (const auto& [stranger, known] : strangers_)
+    if (now - known.since >= hello_due_in_crowd)
+      late.push_back(stranger);
+    else
+      earliest = std::min(earliest, known.since);
+  for (const auto& stranger : late) {
+    forget_stranger(stranger);
+    world_.counters.count(Counter::broker_refused);
+    stranger->close();
+  }
+  if (!late.empty())
+    return true;
+  world_.service.change(tcp_fd_, 0);
+  crowded_ = world_.service.after(earliest + hello_due_in_crowd - now, [this] { let_in(); });
+  return false;
+}
+
+void Broker::let_in() {
+  if (crowded_ == 0)
+    return;
+  world_.service.cancel(std::exchange(crowded_, 0));
+  world_.service.change(tcp_fd_, EPOLLIN);
+}
+
 void Broker::accept_strangers() {
   assert(world_.service.on_thread());
-  for (;;) {
+  while (make_room()) {
     const int fd = accept4(tcp_fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) {
       pause_if_exhausted(tcp_fd_);
       return;
     }
     world_.counters.count(Counter::broker_served);
-    if (strangers_.size() >= strangers_max) {
-      world_.counters.count(Counter::broker_refused);
-      close(fd);
-      continue;
-    }
     auto stranger = Connection::make(world_, fd);
     const std::weak_ptr weak(stranger);
-    strangers_[stranger] = world_.service.after(hello_due, [this, weak] {
+    const uint64_t timer = world_.service.after(hello_due, [this, weak] {
       const auto from = weak.lock();
       if (from && forget_stranger(from)) {
         world_.counters.count(Counter::broker_refused);
         from->close();
       }
     });
+    strangers_[stranger] = {timer, world_.clock.now()};
     stranger->start(
         [this, weak](const wire::Frame& frame, int&) {
           const auto from = weak.lock();
@@ -318,8 +365,9 @@ bool Broker::forget_stranger(const std::shared_ptr<Connection>& stranger) {
   const auto at = strangers_.find(stranger);
   if (at == strangers_.end())
     return false;
-  world_.service.cancel(at->second);
+  world_.service.cancel(at->second.timer);
   strangers_.erase(at);
+  let_in();
   return true;
 }
 
@@ -329,7 +377,10 @@ void Broker::on_stranger(const std::shared_ptr<Connection>& connection, const wi
   // A member wrote its registration before it told anybody its queue pair number: read all that is
   // there before looking the number up.
   accept_members();
-  for (const auto& member : std::vector(members_.begin(), members_.end()))
+  std::vector<std::shared_ptr<Connection>> members;
+  for (const auto& [member, registered] : members_)
+    members.push_back(member);
+  for (const auto& member : members)
     member->poll_now();
   // Devices number their queue pairs alike. The GID tells them apart where it was registered; else
   // the initiator asks again and meets the next.

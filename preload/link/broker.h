@@ -16,7 +16,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -56,6 +55,8 @@ private:
   void pause_if_exhausted(int listener);
   void accept_members();
   void accept_strangers();
+  bool make_room();
+  void let_in();
   bool forget_stranger(const std::shared_ptr<Connection>& stranger); // false: known no more
   void on_stranger(const std::shared_ptr<Connection>& connection, const wire::Hello& hello);
   void tell_broker(const wire::Registration& registration, wire::Type type);
@@ -71,10 +72,15 @@ private:
   int broker_fd_ = -1;                 // member: the same socket, to write to under lock_
   int unix_fd_ = -1;                   // serving
   int tcp_fd_ = -1;
-  std::chrono::milliseconds tcp_again_;             // until the port is tried again
-  std::unordered_multimap<uint32_t, Owner> owners_; // serving: by queue pair number
-  std::set<std::shared_ptr<Connection>> members_;
-  std::map<std::shared_ptr<Connection>, uint64_t> strangers_; // no hello yet; timer of its end
+  std::chrono::milliseconds tcp_again_;                   // until the port is tried again
+  std::unordered_multimap<uint32_t, Owner> owners_;       // serving: by queue pair number
+  std::map<std::shared_ptr<Connection>, size_t> members_; // and how much each has registered
+  struct Stranger {
+    uint64_t timer; // of its end
+    std::chrono::nanoseconds since;
+  };
+  std::map<std::shared_ptr<Connection>, Stranger> strangers_; // no hello yet
+  uint64_t crowded_ = 0;                                      // timer, while no more are accepted
 };
 
 } // namespace adverb::link

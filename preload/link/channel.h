@@ -12,8 +12,11 @@
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <span>
+#include <unordered_map>
+#include <utility>
 
 namespace adverb::link {
 
@@ -57,7 +60,9 @@ public:
   virtual ~ChannelUser() = default;
   virtual void on_message(RxBuffer message) = 0;
   virtual void on_tx_free() = 0; // after acquire() found none
-  virtual void on_down() = 0;    // exactly once, and the last call
+  // A queue pair of this process is bound to the peer's no more (Channel::bind()).
+  virtual void on_unbound(uint64_t handle) = 0;
+  virtual void on_down() = 0; // exactly once, and the last call
 };
 
 // What channels are opened for. One object serves all channels of its kind; thread-safe.
@@ -70,12 +75,12 @@ public:
   virtual uint8_t version() const noexcept = 0;
 
   // Bytes of the longest message, and how many requests may be unanswered on a channel, where the
-  // links of its device may pin `budget` bytes in all.
+  // links of its device may pin `budget` bytes in all, of which `left` are left.
   struct Size {
     size_t message;
     uint32_t depth;
   };
-  virtual Size size(uint64_t budget) const noexcept = 0;
+  virtual Size size(uint64_t budget, uint64_t left) const noexcept = 0;
 
   // The user of a channel that has just been opened, under the progress lock.
   virtual std::shared_ptr<ChannelUser> open(const std::shared_ptr<Channel>& channel) = 0;
@@ -105,6 +110,23 @@ public:
   uint8_t version() const noexcept { return version_; } // of its protocol, at both ends
   bool down() const noexcept { return down_.load(std::memory_order_acquire); }
 
+  // What the peer may ask for over the server's end: `peers`, a queue pair of its, is bound to that
+  // of this process. Nothing is looked up by a name that a peer gives but among these. Both take
+  // the progress lock.
+  void bind(uint64_t handle, uint64_t peers);
+  void unbind(uint64_t handle, uint64_t peers);
+  // Under the progress lock. `ended`: it was bound until just now, and what was sent before may
+  // arrive yet.
+  enum class Binding : uint8_t { none, ended, bound };
+  Binding binding(uint64_t handle, uint64_t peers) const noexcept;
+  // Calls `each` with the handle of every queue pair of this process that is bound.
+  template <typename Each> void each_bound(const Each& each) const {
+    assert(progress_.lock().held());
+    for (const auto& [handle, bound] : bound_)
+      if (!bound.ended)
+        each(handle);
+  }
+
   // Under the progress lock. The user refers to its channel, so the channel lets go of it at its
   // end; null then, and before it is open.
   const std::shared_ptr<ChannelUser>& user() const noexcept {
@@ -133,9 +155,19 @@ protected:
   Atomic<bool> down_{false};
 
 private:
+  // The control connection may overtake what is under way on the channel. At most credits() of
+  // these are; far more that have ended are remembered.
+  static constexpr size_t ended_max = 1024;
+  struct Bound {
+    uint64_t peers;
+    bool ended;
+  };
+
   Progress& progress_;
   const Role role_;
   std::shared_ptr<ChannelUser> user_;
+  std::unordered_map<uint64_t, Bound> bound_;       // by handle; progress lock
+  std::deque<std::pair<uint64_t, uint64_t>> ended_; // handle and the peer's, in that order of time
 };
 
 } // namespace adverb::link

@@ -42,7 +42,7 @@ int Companion::set_up(uint32_t credits) {
   const provider::Inside inside;
   const auto& real = world_.provider.real();
   Device& d = *device_;
-  const Protocol::Size size = protocol_->size(d.budget());
+  const Protocol::Size size = protocol_->size(d.budget(), d.left());
   message_max_ = stride_ = size.message;
   credits_ = std::min(credits, d.credits_to_give(size));
   version_ = protocol_->version();

@@ -107,9 +107,12 @@ bool Connection::read_some() {
       return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
     for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c))
       if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
-        if (passed_fd_ >= 0)
-          ::close(passed_fd_);
-        memcpy(&passed_fd_, CMSG_DATA(c), sizeof passed_fd_);
+        // There is room for more than the one that is meant.
+        for (size_t at = 0; at + sizeof(int) <= c->cmsg_len - CMSG_LEN(0); at += sizeof(int)) {
+          if (passed_fd_ >= 0)
+            ::close(passed_fd_);
+          memcpy(&passed_fd_, CMSG_DATA(c) + at, sizeof passed_fd_);
+        }
       }
     if (n == 0)
       return false;
@@ -134,6 +137,8 @@ void Connection::dispatch() {
       return;
     if (result != wire::Parse::complete) {
       world_.counters.count(observe::Counter::malformed_messages);
+      if (result == wire::Parse::wrong_version)
+        refuse_version(frame.version_there);
       fail(result == wire::Parse::wrong_version ? "wrong wire version" : "malformed message");
       return;
     }
@@ -149,6 +154,17 @@ void Connection::dispatch() {
     if (fd >= 0)
       ::close(fd);
   }
+}
+
+// Says so here, and there in what is understood for ever.
+void Connection::refuse_version(uint16_t theirs) {
+  if (world_.log.every("wire-version", 10))
+    world_.log.warn("a peer speaks version {} of adverb's links and this one {} to {}; they do not "
+                    "link, run the same adverb on both sides",
+                    theirs, wire::version_oldest, wire::version);
+  wire::HelloAck refusal{};
+  refusal.answer = static_cast<uint32_t>(wire::Answer::wrong_version);
+  send(wire::frame(refusal));
 }
 
 void Connection::send(std::span<const std::byte> frame) {

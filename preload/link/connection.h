@@ -48,6 +48,7 @@ private:
   void ready(uint32_t events);
   bool read_some();
   void flush();
+  void refuse_version(uint16_t theirs);
   void dispatch();
   void fail(const char* why);
 

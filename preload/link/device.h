@@ -52,6 +52,10 @@ public:
 
   // Bytes this process may pin for messages on this device, both ways.
   uint64_t budget() const noexcept { return budget_; }
+  uint64_t left() const noexcept {
+    const uint64_t used = used_.load(std::memory_order_relaxed);
+    return used < budget_ ? budget_ - used : 0;
+  }
   // How many credits a new channel with messages of that size may have; at least 2.
   uint32_t credits_to_give(const Protocol::Size& size) const noexcept;
 

@@ -2,13 +2,19 @@
 #include "link/directory.h"
 #include "link/identity.h"
 
+#include <algorithm>
+
 namespace adverb::link {
 
 using wire::Answer;
 
 void Directory::put(const LocalQp& qp) {
   const std::lock_guard hold(lock_);
-  qps_[qp.handle] = qp;
+  const auto [at, fresh] = qps_.try_emplace(qp.handle, qp);
+  if (fresh)
+    by_number_.emplace(qp.qpn, qp.handle);
+  else
+    at->second = qp;
 }
 
 bool Directory::remove(uint64_t handle, LocalQp* was) {
@@ -18,6 +24,8 @@ bool Directory::remove(uint64_t handle, LocalQp* was) {
     return false;
   if (was != nullptr)
     *was = it->second;
+  const auto [begin, end] = by_number_.equal_range(it->second.qpn);
+  by_number_.erase(std::find_if(begin, end, [&](const auto& e) { return e.second == handle; }));
   qps_.erase(it);
   return true;
 }
@@ -34,9 +42,9 @@ bool Directory::find(uint64_t handle, LocalQp& qp) const {
 Answer Directory::match(const wire::Bind& bind, LocalQp& qp) const {
   const std::lock_guard hold(lock_);
   Answer answer = Answer::no_such_qp;
-  for (const auto& [handle, candidate] : qps_) {
-    if (candidate.qpn != bind.dqpn)
-      continue;
+  const auto [begin, end] = by_number_.equal_range(bind.dqpn);
+  for (auto it = begin; it != end; ++it) {
+    const LocalQp& candidate = qps_.at(it->second);
     if (!candidate.connected) {
       answer = Answer::not_ready;
       continue;
@@ -57,9 +65,9 @@ Answer Directory::match(const wire::Bind& bind, LocalQp& qp) const {
 std::set<ibv_device*> Directory::devices(uint32_t qpn) const {
   const std::lock_guard hold(lock_);
   std::set<ibv_device*> out;
-  for (const auto& [handle, candidate] : qps_)
-    if (candidate.qpn == qpn)
-      out.insert(candidate.device);
+  const auto [begin, end] = by_number_.equal_range(qpn);
+  for (auto it = begin; it != end; ++it)
+    out.insert(qps_.at(it->second).device);
   return out;
 }
 

@@ -26,6 +26,7 @@ public:
 private:
   mutable Mutex lock_;
   std::unordered_map<uint64_t, LocalQp> qps_;
+  std::unordered_multimap<uint32_t, uint64_t> by_number_; // their handles
 };
 
 } // namespace adverb::link

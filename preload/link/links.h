@@ -50,6 +50,9 @@ public:
   // id. `done` is called once on the service thread, unless cancel_bind() comes first.
   virtual void bind(const LocalQp& qp, uint8_t protocol, std::function<void(Bound)> done) = 0;
   virtual void cancel_bind(uint64_t handle) = 0;
+  // Nothing of that queue pair is under way any more, on the device either, and it asks for nothing
+  // more: the peer hears of it, who ends what it may do there and takes back what it was lent.
+  virtual void unbind(uint64_t handle) = 0;
   // Asks only whether the peer runs adverb and owns the connected queue pair: no channel is made.
   // It goes on when the queue pair is destroyed.
   virtual void probe(const LocalQp& qp, std::function<void(Bound)> done) = 0;

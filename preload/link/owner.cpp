@@ -10,7 +10,11 @@
 #include <cassert>
 #include <chrono>
 #include <cstring>
+#include <set>
 #include <unistd.h>
+#include <unordered_map>
+#include <utility>
+#include <vector>
 
 namespace adverb::link {
 
@@ -22,7 +26,12 @@ namespace {
 // How long a bind waits for its target's RTR where its initiator's device would try for longer.
 constexpr std::chrono::milliseconds rtr_due{10000};
 constexpr std::chrono::seconds auth_due{2};
+// A link over which no queue pair is bound is of no use to its peer, who makes another one when it
+// binds the next.
+constexpr std::chrono::seconds idle_due{5};
 constexpr size_t links_max = 4096;
+constexpr size_t bound_max = 4096;  // queue pairs of one peer process
+constexpr size_t channels_max = 64; // to one; a path and protocol needs one
 constexpr size_t waiting_max = 65536;
 
 } // namespace
@@ -32,9 +41,28 @@ struct Owner::Link {
   wire::Id peer_nonce{};
   wire::Id nonce{};
   bool trusted = false;
-  uint64_t timer = 0; // until trusted
-  std::vector<std::shared_ptr<Companion>> channels;
+  uint64_t timer = 0; // until trusted; then until it has been idle for long, if it is
+  struct Bound {
+    uint64_t handle = 0; // of the queue pair of this process; 0: it is waited for
+    ibv_device* device = nullptr;
+    uint64_t wait = 0;
+  };
+  std::unordered_map<uint64_t, Bound> bound; // by the peer's handle
+  std::set<uint64_t> waits;                  // of binds and probes
+  // Each by the device that it is on: requests for queue pairs of another would be served under a
+  // lock that is not theirs.
+  std::vector<std::pair<ibv_device*, std::shared_ptr<Companion>>> channels;
 };
+
+// Without a key: all processes of another host whose address is in link.allow; of this host those
+// of this user and of root, whatever addresses it has. Who has closed the connection meanwhile, so
+// that nobody knows whose it was, is nobody.
+bool Owner::trusts(int fd) const {
+  if (const auto user = user_here(fd))
+    return *user == geteuid() || *user == 0;
+  in6_addr from{};
+  return remote_address(fd, from) == 0 && !is_own(from) && world_.policy().link().allowed(from);
+}
 
 void Owner::accept(int fd, const wire::Hello& hello) {
   assert(world_.service.on_thread());
@@ -46,12 +74,13 @@ void Owner::accept(int fd, const wire::Hello& hello) {
   wire::HelloAck ack{};
   ack.process = process_;
   ack.nonce = link->nonce;
+  const bool meet = wire::meet(hello.speaks, wire::Versions{});
   if (links_.size() >= links_max) {
     ack.answer = static_cast<uint32_t>(Answer::no_resources);
+  } else if (!meet) {
+    ack.answer = static_cast<uint32_t>(Answer::wrong_version);
   } else if (settings.key.empty()) {
-    in6_addr from{};
-    link->trusted =
-        same_host_and_uid(fd) || (remote_address(fd, from) == 0 && settings.allowed(from));
+    link->trusted = trusts(fd);
     if (!link->trusted)
       ack.answer = static_cast<uint32_t>(Answer::refused);
   } else {
@@ -60,12 +89,18 @@ void Owner::accept(int fd, const wire::Hello& hello) {
   link->connection->send(wire::frame(ack));
   if (ack.answer != 0) {
     world_.counters.count(Counter::hellos_refused);
-    if (world_.log.every("hello-refused", 5))
+    if (!meet && world_.log.every("wire-version", 10))
+      world_.log.warn(
+          "a peer speaks versions {} to {} of adverb's links and this one {} to {}; they "
+          "do not link, run the same adverb on both sides",
+          hello.speaks.oldest, hello.speaks.newest, wire::version_oldest, wire::version);
+    else if (meet && world_.log.every("hello-refused", 5))
       world_.log.warn("a hello was refused: {}",
                       links_.size() >= links_max
                           ? "too many links"
-                          : "its sender is neither this user on this host nor in the policy's "
-                            "link.allow");
+                          : "its sender is another user of this host, or another host that the "
+                            "policy's link.allow does not name; a key that both know "
+                            "(link.key_file) would do");
     link->connection->close();
     return;
   }
@@ -88,14 +123,33 @@ void Owner::accept(int fd, const wire::Hello& hello) {
         end(l, "no proof of the key in time");
       }
     });
+  else
+    look_if_idle(link);
+}
+
+void Owner::look_if_idle(const std::shared_ptr<Link>& link) {
+  const bool idle = link->bound.empty() && link->waits.empty();
+  if (idle == (link->timer != 0))
+    return;
+  if (!idle) {
+    world_.service.cancel(std::exchange(link->timer, 0));
+    return;
+  }
+  link->timer = world_.service.after(idle_due, [this, weak = std::weak_ptr(link)] {
+    const auto l = weak.lock();
+    if (l && l->bound.empty() && l->waits.empty())
+      end(l, "none of its queue pairs is bound");
+  });
 }
 
 void Owner::end(const std::shared_ptr<Link>& link, const char* why) {
   assert(world_.service.on_thread());
   world_.log.debug("a peer's link ended: {}", why);
-  for (const auto& channel : link->channels)
+  for (const auto& [device, channel] : link->channels)
     channel->close();
   link->channels.clear();
+  while (!link->waits.empty())
+    wait_no_more(*link->waits.begin());
   link->connection->close();
   if (link->timer != 0)
     world_.service.cancel(link->timer);
@@ -112,15 +166,18 @@ void Owner::on_frame(const std::shared_ptr<Link>& link, const wire::Frame& frame
       world_.log.warn("a peer does not know the key of the policy's link.key_file");
       end(link, "wrong key");
     } else {
-      world_.service.cancel(link->timer);
+      world_.service.cancel(std::exchange(link->timer, 0));
+      look_if_idle(link);
     }
     return;
   }
   if (!link->trusted) {
     world_.counters.count(Counter::auth_failures);
     end(link, "not authenticated");
-  } else if (frame.type == wire::Type::bind) {
-    on_bind(link, wire::get<wire::Bind>(frame));
+  } else if (frame.type == wire::Type::bind || frame.type == wire::Type::probe) {
+    on_bind(link, wire::get<wire::Bind>(frame), frame.type == wire::Type::probe);
+  } else if (frame.type == wire::Type::unbind) {
+    unbind(link, wire::get<wire::Unbind>(frame).handle);
   } else if (frame.type == wire::Type::companion) {
     on_companion(link, wire::get<wire::Companion>(frame));
   } else {
@@ -143,47 +200,115 @@ bool Owner::is_here(const wire::Bind& bind) const {
   });
 }
 
-void Owner::on_bind(const std::shared_ptr<Link>& link, const wire::Bind& bind) {
+void Owner::on_bind(const std::shared_ptr<Link>& link, const wire::Bind& bind, bool probe) {
+  const bool known = link->bound.contains(bind.handle);
+  if ((!known && link->bound.size() >= bound_max) || link->waits.size() >= bound_max) {
+    if (world_.log.every("bound", 10))
+      world_.log.warn("a peer process has {} queue pairs bound here, or waiting for it, and asks "
+                      "for more; refused",
+                      bound_max);
+    link->connection->send(
+        wire::frame(wire::BindAck{bind.handle, 0, static_cast<uint32_t>(Answer::no_resources), 0}));
+    return;
+  }
+  if (!probe) // or it asks anew, as its channel was lost
+    wait_no_more(link->bound[bind.handle].wait);
   LocalQp qp;
-  Answer answer = directory_.match(bind, qp);
-  if (answer != Answer::ok && !is_here(bind))
-    answer = Answer::no_such_qp;
+  Answer result = directory_.match(bind, qp);
+  if (result != Answer::ok && !is_here(bind))
+    result = Answer::no_such_qp;
   // A target connected to somebody else may be about to be reset and connected anew, as much as one
   // not connected yet: its peer asks because it has been told this number.
-  const bool waits = answer == Answer::not_ready || answer == Answer::mismatch;
-  if (waits && waiting_.size() < waiting_max) {
-    const auto due =
-        bind.patience == 0 ? rtr_due : std::min(rtr_due, std::chrono::milliseconds(bind.patience));
-    const uint64_t timer = world_.service.after(due, [this, handle = bind.handle, answer] {
-      for (auto it = waiting_.begin(); it != waiting_.end(); ++it)
-        if (it->bind.handle == handle) {
-          if (const auto l = it->link.lock())
-            l->connection->send(
-                wire::frame(wire::BindAck{handle, 0, static_cast<uint32_t>(answer), 0}));
-          waiting_.erase(it);
-          return;
-        }
-    });
-    waiting_.push_back({link, bind, timer});
+  const bool waits = result == Answer::not_ready || result == Answer::mismatch;
+  if (waits && waiting_.size() < waiting_max)
+    wait_for(link, bind, probe, result);
+  else
+    answer(link, bind, probe, result, qp);
+  look_if_idle(link);
+}
+
+void Owner::wait_for(const std::shared_ptr<Link>& link, const wire::Bind& bind, bool probe,
+                     Answer so_far) {
+  const auto due =
+      bind.patience == 0 ? rtr_due : std::min(rtr_due, std::chrono::milliseconds(bind.patience));
+  const uint64_t wait = next_wait_++;
+  const uint64_t timer = world_.service.after(due, [this, wait, so_far] {
+    const Waiting over = waiting_.at(wait); // who takes it away cancels this
+    wait_no_more(wait);
+    const auto link = over.link.lock();
+    answer(link, over.bind, over.probe, so_far, {});
+    look_if_idle(link);
+  });
+  waiting_.emplace(wait, Waiting{link, bind, probe, timer});
+  waiting_for_.emplace(bind.dqpn, wait);
+  link->waits.insert(wait);
+  if (!probe)
+    link->bound[bind.handle].wait = wait;
+}
+
+void Owner::wait_no_more(uint64_t wait) {
+  const auto at = waiting_.find(wait);
+  if (at == waiting_.end())
     return;
+  world_.service.cancel(at->second.timer);
+  if (const auto link = at->second.link.lock())
+    link->waits.erase(wait);
+  const auto [begin, end] = waiting_for_.equal_range(at->second.bind.dqpn);
+  waiting_for_.erase(std::find_if(begin, end, [&](const auto& e) { return e.second == wait; }));
+  waiting_.erase(at);
+}
+
+// What comes of a bind or probe; `qp` is whom it means, where that is somebody. The peer may use a
+// bind the moment it is told of it.
+void Owner::answer(const std::shared_ptr<Link>& link, const wire::Bind& bind, bool probe,
+                   Answer answer, const LocalQp& qp) {
+  if (!probe && link->bound[bind.handle].handle != qp.handle)
+    part(link, bind.handle);
+  if (!probe && answer != Answer::ok) {
+    link->bound.erase(bind.handle);
+  } else if (!probe) {
+    link->bound[bind.handle] = {qp.handle, qp.device, 0};
+    for (const auto& [device, channel] : link->channels)
+      if (device == qp.device)
+        channel->bind(qp.handle, bind.handle);
   }
   link->connection->send(
       wire::frame(wire::BindAck{bind.handle, qp.handle, static_cast<uint32_t>(answer), 0}));
 }
 
-void Owner::retry_waiting() {
+void Owner::unbind(const std::shared_ptr<Link>& link, uint64_t peers) {
+  const auto at = link->bound.find(peers);
+  if (at == link->bound.end())
+    return;
+  wait_no_more(at->second.wait);
+  part(link, peers);
+  link->bound.erase(peers);
+  look_if_idle(link);
+}
+
+// Whoever it is bound to serves it no more.
+void Owner::part(const std::shared_ptr<Link>& link, uint64_t peers) {
+  const Link::Bound& was = link->bound[peers];
+  for (const auto& [device, channel] : link->channels)
+    if (was.handle != 0 && device == was.device)
+      channel->unbind(was.handle, peers);
+}
+
+void Owner::retry_waiting(uint32_t qpn) {
   assert(world_.service.on_thread());
-  auto again = std::move(waiting_);
-  waiting_.clear();
-  for (auto& w : again) {
+  std::vector<uint64_t> all;
+  const auto [begin, end] = waiting_for_.equal_range(qpn);
+  for (auto it = begin; it != end; ++it)
+    all.push_back(it->second);
+  for (const uint64_t wait : all) {
+    const Waiting w = waiting_.at(wait);
     LocalQp qp;
-    if (directory_.match(w.bind, qp) != Answer::ok) {
-      waiting_.push_back(std::move(w));
+    if (directory_.match(w.bind, qp) != Answer::ok)
       continue;
-    }
-    world_.service.cancel(w.timer);
-    if (const auto l = w.link.lock())
-      l->connection->send(wire::frame(wire::BindAck{w.bind.handle, qp.handle, 0, 0}));
+    wait_no_more(wait);
+    const auto link = w.link.lock();
+    answer(link, w.bind, w.probe, Answer::ok, qp);
+    look_if_idle(link);
   }
 }
 
@@ -199,8 +324,10 @@ void Owner::on_companion(const std::shared_ptr<Link>& link, const wire::Companio
 Answer Owner::make_companion(const std::shared_ptr<Link>& link, const wire::Companion& request,
                              wire::CompanionAck& ack) {
   LocalQp qp;
+  const auto bound = link->bound.find(request.handle);
   // Destroyed since its bind: no fault of the path, which other queue pairs may take.
-  if (!directory_.find(request.remote_handle, qp))
+  if (bound == link->bound.end() || bound->second.handle != request.remote_handle ||
+      !directory_.find(request.remote_handle, qp))
     return Answer::no_such_qp;
   const auto protocol = protocols_.find(request.protocol);
   if (!protocol) {
@@ -210,10 +337,20 @@ Answer Owner::make_companion(const std::shared_ptr<Link>& link, const wire::Comp
                       request.protocol);
     return Answer::no_such_protocol;
   }
+  std::erase_if(link->channels, [](const auto& c) { return c.second->down(); });
+  if (link->channels.size() >= channels_max) {
+    if (world_.log.every("channels", 10))
+      world_.log.warn("a peer process has {} channels here and asks for more; refused",
+                      channels_max);
+    return Answer::no_resources;
+  }
   std::shared_ptr<Companion> channel;
   if (request.credits >= 1 && request.message_max > 256)
     if (const auto device = devices_.get(qp.device))
       channel = Companion::create(world_, device, Channel::Role::server, protocol, request.credits);
+  for (const auto& [peers, mine] : link->bound)
+    if (channel && mine.device == qp.device)
+      channel->bind(mine.handle, peers);
   const auto as_bytes = [](const wire::Id& id) {
     const auto bytes = std::as_bytes(std::span(id));
     return std::vector(bytes.begin(), bytes.end());
@@ -233,8 +370,7 @@ Answer Owner::make_companion(const std::shared_ptr<Link>& link, const wire::Comp
           "regions as stock");
     return Answer::no_resources;
   }
-  std::erase_if(link->channels, [](const auto& c) { return c->down(); });
-  link->channels.push_back(channel);
+  link->channels.emplace_back(qp.device, channel);
   ack.qpn = channel->qpn();
   ack.psn = channel->psn();
   ack.credits = static_cast<uint16_t>(channel->credits());

@@ -9,7 +9,7 @@
 
 #include <memory>
 #include <set>
-#include <vector>
+#include <unordered_map>
 
 namespace adverb {
 class World;
@@ -26,14 +26,23 @@ public:
         process_(process) {}
 
   void accept(int fd, const wire::Hello& hello);
-  // A queue pair of this process has reached RTR: binds that waited for it are answered.
-  void retry_waiting();
+  // A queue pair of this process has reached RTR: binds that waited for that number are looked at.
+  void retry_waiting(uint32_t qpn);
 
 private:
   struct Link;
+  bool trusts(int fd) const;
   void on_frame(const std::shared_ptr<Link>& link, const wire::Frame& frame);
   bool is_here(const wire::Bind& bind) const;
-  void on_bind(const std::shared_ptr<Link>& link, const wire::Bind& bind);
+  void on_bind(const std::shared_ptr<Link>& link, const wire::Bind& bind, bool probe);
+  void unbind(const std::shared_ptr<Link>& link, uint64_t peers);
+  static void part(const std::shared_ptr<Link>& link, uint64_t peers);
+  void answer(const std::shared_ptr<Link>& link, const wire::Bind& bind, bool probe,
+              wire::Answer answer, const LocalQp& qp);
+  void look_if_idle(const std::shared_ptr<Link>& link);
+  void wait_for(const std::shared_ptr<Link>& link, const wire::Bind& bind, bool probe,
+                wire::Answer so_far);
+  void wait_no_more(uint64_t wait);
   void on_companion(const std::shared_ptr<Link>& link, const wire::Companion& request);
   wire::Answer make_companion(const std::shared_ptr<Link>& link, const wire::Companion& request,
                               wire::CompanionAck& ack);
@@ -46,11 +55,14 @@ private:
   const wire::Id process_;
   std::set<std::shared_ptr<Link>> links_;
   struct Waiting {
-    std::weak_ptr<Link> link;
+    std::weak_ptr<Link> link; // which ends them when it ends
     wire::Bind bind;
+    bool probe;
     uint64_t timer;
   };
-  std::vector<Waiting> waiting_;
+  std::unordered_map<uint64_t, Waiting> waiting_; // by a number of their own
+  uint64_t next_wait_ = 1;
+  std::unordered_multimap<uint32_t, uint64_t> waiting_for_; // these, by the queue pair's number
 };
 
 } // namespace adverb::link

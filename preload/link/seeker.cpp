@@ -65,6 +65,7 @@ struct Seeker::Search {
   std::function<void(Bound)> done;
   std::string host;
   std::set<Link*> tried;
+  std::weak_ptr<Link> asked; // that has not answered yet
   uint64_t remote_handle = 0;
   uint64_t timer = 0;
   int attempts = 0;
@@ -147,6 +148,16 @@ void Seeker::cancel(uint64_t handle) {
   finish(search, {});
 }
 
+void Seeker::unbind(uint64_t handle) {
+  assert(world_.service.on_thread());
+  const auto at = bound_.find(handle);
+  if (at == bound_.end())
+    return;
+  if (const auto link = at->second.lock(); link && !link->ended)
+    link->connection->send(wire::frame(wire::Unbind{handle}));
+  bound_.erase(at);
+}
+
 void Seeker::finish(const std::shared_ptr<Search>& search, Bound bound) {
   assert(world_.service.on_thread());
   if (search->finished)
@@ -157,6 +168,8 @@ void Seeker::finish(const std::shared_ptr<Search>& search, Bound bound) {
   const auto it = searches_.find(search->qp.handle);
   if (it != searches_.end() && it->second == search)
     searches_.erase(it);
+  if (bound.verdict != Verdict::adverb)
+    unbind(search->qp.handle);
   if (bound.verdict == Verdict::refused) {
     world_.counters.count(Counter::hellos_refused);
     if (world_.log.every("bind-refused", 5))
@@ -174,7 +187,9 @@ void Seeker::finish(const std::shared_ptr<Search>& search, Bound bound) {
 // The next step of a search: ask a link to the host that has not been asked, else connect.
 void Seeker::go_on(const std::shared_ptr<Search>& search) {
   assert(world_.service.on_thread());
-  if (search->finished)
+  if (search->finished || search->remote_handle != 0)
+    return; // it has an answer, and waits for its channel perhaps
+  if (const auto asked = search->asked.lock(); asked && !asked->ended)
     return;
   Host& host = host_of(search->host);
   for (const auto& link : host.links) {
@@ -188,7 +203,15 @@ void Seeker::go_on(const std::shared_ptr<Search>& search) {
     bind.dlid = search->qp.ah.dlid;
     bind.patience = patience_of(search->qp);
     bind.handle = search->qp.handle;
-    link->connection->send(wire::frame(bind));
+    if (search->protocol) {
+      if (const auto before = bound_.find(bind.handle);
+          before != bound_.end() && before->second.lock() != link)
+        unbind(bind.handle);
+      bound_[bind.handle] = link;
+    }
+    search->asked = link;
+    link->connection->send(
+        wire::frame(bind, search->protocol ? wire::Type::bind : wire::Type::probe));
     return;
   }
   if (host.connecting) {
@@ -313,13 +336,16 @@ void Seeker::lost(const std::shared_ptr<Link>& link, const char* why) {
     return;
   }
   world_.counters.count(Counter::links_down);
-  world_.log.info("link to {} lost: {}", link->host, why);
+  if (std::erase_if(bound_, [&](const auto& entry) { return entry.second.lock() == link; }) != 0)
+    world_.log.info("link to {} lost: {}", link->host, why);
+  else
+    world_.log.debug("link to {} ended, nothing was bound: {}", link->host, why);
   std::erase(host.links, link);
   for (auto& [key, path] : link->paths) {
     if (path.channel)
       path.channel->close();
     for (const auto& search : path.waiting)
-      go_on(search);
+      search->remote_handle = 0;
   }
   link->paths.clear();
   // Searches that had asked this link and wait for its answer start over.
@@ -358,6 +384,15 @@ void Seeker::on_hello_ack(const std::shared_ptr<Link>& link, const wire::HelloAc
   };
   if (ack.answer == static_cast<uint32_t>(Answer::no_such_qp))
     return fail(Answer::no_such_qp, "no process there that runs adverb owns the queue pair");
+  if (ack.answer == static_cast<uint32_t>(Answer::wrong_version) ||
+      !wire::meet(ack.speaks, wire::Versions{})) {
+    if (world_.log.every("wire-version", 10))
+      world_.log.warn(
+          "{} speaks versions {} to {} of adverb's links and this one {} to {}; they do "
+          "not link, run the same adverb on both sides",
+          link->host, ack.speaks.oldest, ack.speaks.newest, wire::version_oldest, wire::version);
+    return fail(Answer::wrong_version, "the peer's adverb speaks another version of links");
+  }
   if (ack.answer != 0)
     return fail(Answer::refused, "not allowed by the peer's policy (link.allow)");
   if (world_.policy().link().key.empty()) {
@@ -387,9 +422,10 @@ void Seeker::on_hello_ack(const std::shared_ptr<Link>& link, const wire::HelloAc
 
 void Seeker::on_bind_ack(const std::shared_ptr<Link>& link, const wire::BindAck& ack) {
   const auto it = searches_.find(ack.handle);
-  if (it == searches_.end())
-    return;
+  if (it == searches_.end() || it->second->asked.lock() != link)
+    return; // whatever a peer says beyond one answer to each question, nobody waits for it
   const auto search = it->second;
+  search->asked.reset();
   switch (static_cast<Answer>(ack.answer)) {
   case Answer::ok:
     search->remote_handle = ack.remote_handle;
@@ -403,6 +439,9 @@ void Seeker::on_bind_ack(const std::shared_ptr<Link>& link, const wire::BindAck&
     // again, as often as it may.
     search->unknown = true;
     go_on(search);
+    break;
+  case Answer::no_resources:
+    finish(search, {Verdict::refused, nullptr, 0, "it serves no more queue pairs of this process"});
     break;
   default:
     finish(search, {Verdict::stock, nullptr, 0, "the peer's queue pair is connected elsewhere"});

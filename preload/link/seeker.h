@@ -29,6 +29,7 @@ public:
   // For a channel of `protocol`; null: only to know.
   void bind(const LocalQp& qp, std::shared_ptr<Protocol> protocol, std::function<void(Bound)> done);
   void cancel(uint64_t handle);
+  void unbind(uint64_t handle);
 
 private:
   struct Link;
@@ -55,6 +56,7 @@ private:
   const wire::Id process_;
   std::map<std::string, std::shared_ptr<Host>> hosts_;
   std::unordered_map<uint64_t, std::shared_ptr<Search>> searches_;
+  std::unordered_map<uint64_t, std::weak_ptr<Link>> bound_; // where each was bound, or asked for it
 };
 
 } // namespace adverb::link

@@ -29,6 +29,7 @@ public:
   void withdraw(uint32_t qpn, ibv_device* device, uint64_t handle) override;
   void bind(const LocalQp& qp, uint8_t protocol, std::function<void(Bound)> done) override;
   void cancel_bind(uint64_t handle) override;
+  void unbind(uint64_t handle) override;
   void probe(const LocalQp& qp, std::function<void(Bound)> done) override;
   std::shared_ptr<Progress> progress(ibv_device* device) override { return devices_.get(device); }
   void await_probes() noexcept override;
@@ -57,7 +58,7 @@ void SocketLinks::publish(const LocalQp& qp) {
 
 void SocketLinks::connected(const LocalQp& qp) {
   directory_.put(qp);
-  world_.service.run([this] { owner_.retry_waiting(); });
+  world_.service.run([this, qpn = qp.qpn] { owner_.retry_waiting(qpn); });
 }
 
 void SocketLinks::withdraw(uint32_t qpn, ibv_device*, uint64_t handle) {
@@ -75,6 +76,10 @@ void SocketLinks::bind(const LocalQp& qp, uint8_t protocol, std::function<void(B
 
 void SocketLinks::cancel_bind(uint64_t handle) {
   world_.service.run([this, handle] { seeker_.cancel(handle); });
+}
+
+void SocketLinks::unbind(uint64_t handle) {
+  world_.service.run([this, handle] { seeker_.unbind(handle); });
 }
 
 void SocketLinks::probe(const LocalQp& qp, std::function<void(Bound)> done) {

@@ -13,7 +13,10 @@ size_t payload_of(uint16_t type) {
   case Type::auth:
     return sizeof(Auth);
   case Type::bind:
+  case Type::probe:
     return sizeof(Bind);
+  case Type::unbind:
+    return sizeof(Unbind);
   case Type::bind_ack:
     return sizeof(BindAck);
   case Type::companion:
@@ -43,14 +46,16 @@ Parse parse(std::span<const std::byte> in, Frame& frame) {
   if (in.size() < sizeof h)
     return Parse::partial;
   memcpy(&h, in.data(), sizeof h);
-  if (h.version != version)
+  frame.version_there = h.version;
+  if (h.version < version_oldest || h.version > version)
     return Parse::wrong_version;
   const size_t expected = payload_of(h.type);
   if (expected == 0 || h.length != expected)
     return Parse::malformed;
   if (in.size() < sizeof h + expected)
     return Parse::partial;
-  frame = {static_cast<Type>(h.type), in.subspan(sizeof h, expected), sizeof h + expected};
+  frame = {static_cast<Type>(h.type), in.subspan(sizeof h, expected), sizeof h + expected,
+           h.version};
   return Parse::complete;
 }
 

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // Control messages between processes, over TCP and over the broker's Unix socket: a fixed header
-// and a fixed payload per type, little-endian, no padding. Version 1 is understood for ever.
+// and a fixed payload per type, little-endian, no padding. The header is understood for ever, and
+// so are hello and hello_ack as they are in version 2, in which both sides say which versions they
+// speak: they go on in the newest that both do. Version 1 was never released.
 //
 //   initiator -> owner        owner -> initiator
 //   hello                     hello_ack        who is who; with a key, proof of it
 //   auth (with a key)                          the initiator's proof
-//   bind                      bind_ack         is this queue pair yours and connected to mine
+//   probe                     bind_ack         is this queue pair yours and connected to mine
+//   bind                      bind_ack         the same, and mine may ask for what it may until:
+//   unbind                                     mine is bound no more
 //   companion                 companion_ack    queue pair numbers, credits, protocol; then each
 //                                              side's first message on it is the other's nonce
 // Over the Unix socket a process registers and withdraws queue pairs; the broker hands it
@@ -26,7 +30,8 @@ namespace adverb::link::wire {
 static_assert(std::endian::native == std::endian::little);
 
 inline constexpr uint32_t magic = 0x42564441; // "ADVB"
-inline constexpr uint16_t version = 1;
+inline constexpr uint16_t version = 2;        // the newest
+inline constexpr uint16_t version_oldest = 2;
 
 enum class Type : uint16_t {
   hello = 1,
@@ -36,6 +41,8 @@ enum class Type : uint16_t {
   bind_ack,
   companion,
   companion_ack,
+  unbind,
+  probe,
   add_qp = 32,
   remove_qp,
   handed,
@@ -63,12 +70,26 @@ struct Header {
 };
 static_assert(sizeof(Header) == 12);
 
+// What a side speaks, and can do beyond that (no bit has a meaning yet; those that are not known
+// are ignored).
+struct Versions {
+  uint16_t oldest = version_oldest;
+  uint16_t newest = version;
+  uint32_t capabilities = 0;
+};
+// Whether there is one that both speak.
+constexpr bool meet(const Versions& a, const Versions& b) noexcept {
+  return a.oldest <= a.newest && b.oldest <= b.newest && a.oldest <= b.newest &&
+         b.oldest <= a.newest;
+}
+
 struct Hello {
   Id process;
   Id nonce;
   Id dgid; // where the target queue pair is
   uint32_t dqpn;
   uint32_t attempt; // counts up: devices number their queue pairs alike, so several may own one
+  Versions speaks;
 };
 struct HelloAck {
   Id process;
@@ -76,11 +97,12 @@ struct HelloAck {
   Mac mac; // of the owner, zero without a key
   uint32_t answer;
   uint32_t zero;
+  Versions speaks;
 };
 struct Auth {
   Mac mac;
 };
-struct Bind {
+struct Bind { // probe, too
   Id sgid;
   Id dgid;
   uint32_t sqpn;
@@ -95,6 +117,9 @@ struct BindAck {
   uint64_t remote_handle;
   uint32_t answer;
   uint32_t zero;
+};
+struct Unbind {
+  uint64_t handle; // the initiator's
 };
 struct Companion {
   uint64_t handle;
@@ -130,6 +155,7 @@ template <> inline constexpr Type type_of<Hello> = Type::hello;
 template <> inline constexpr Type type_of<HelloAck> = Type::hello_ack;
 template <> inline constexpr Type type_of<Auth> = Type::auth;
 template <> inline constexpr Type type_of<Bind> = Type::bind;
+template <> inline constexpr Type type_of<Unbind> = Type::unbind;
 template <> inline constexpr Type type_of<BindAck> = Type::bind_ack;
 template <> inline constexpr Type type_of<Companion> = Type::companion;
 template <> inline constexpr Type type_of<CompanionAck> = Type::companion_ack;
@@ -139,7 +165,8 @@ inline constexpr size_t payload_max = 128;
 struct Frame {
   Type type;
   std::span<const std::byte> payload;
-  size_t bytes; // of the whole frame
+  size_t bytes;           // of the whole frame
+  uint16_t version_there; // of its header, also where it is a wrong one
 };
 
 enum class Parse { complete, partial, malformed, wrong_version };

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
 
 namespace adverb::model {
 
@@ -129,14 +130,52 @@ void Qp::part_from_peer() {
 // Takes it away from peers, whose requests are refused from here on, and what they were lent. The
 // device has no queue pair by then that would answer for it.
 void Qp::end_target() {
-  if (may_link_)
+  if (may_link_) {
     world().targets().remove(handle_);
+    world().links().unbind(handle_);
+  }
   context_->barrier({.target = handle_});
-  for (auto& [id, grant] : grants)
-    context_->regions().revoke(grant);
-  grants.clear();
-  halted_run = 0;
+  end_leases();
   leaving_ = false;
+}
+
+// What peers were lent through it they have no more.
+void Qp::end_leases() {
+  link::Progress* const links = context_->links();
+  if (links == nullptr)
+    return; // there was never one
+  const std::lock_guard progress(links->lock());
+  end_lent();
+}
+
+void Qp::end_lent() noexcept {
+  end_bindings();
+  for (const auto& grants : orphans_)
+    revoke(*grants);
+  orphans_.clear();
+}
+
+// In ERR it neither asks nor is asked for anything more, till it is reset. Later, as the caller may
+// hold any lock.
+void Qp::end_rights() noexcept {
+  if (!may_link_)
+    return;
+  try {
+    world().service.run([weak = weak_from_this(), handle = handle_] {
+      const auto self = weak.lock();
+      if (!self)
+        return;
+      self->world().links().unbind(handle);
+      link::Progress* const links = self->context_->links();
+      if (links == nullptr)
+        return;
+      const std::lock_guard progress(links->lock());
+      if (self->world().targets().find(handle) == self.get())
+        self->end_lent();
+    });
+  } catch (const std::bad_alloc&) { // it is done when it is reset or destroyed
+    world().counters.count(observe::Counter::exceptions_caught);
+  }
 }
 
 void Qp::close() {
@@ -192,24 +231,20 @@ void Qp::expect_immediate(uint64_t n, uint32_t bytes) {
   receipts_.expect({.number = n, .bytes = bytes});
 }
 
-// The device may have an atomic under way yet. One that is linked again by then lends under other
-// numbers.
-void Qp::lent_over_lost_link() {
-  world().service.after(lent_at_most,
-                        [weak = weak_from_this(), handle = handle_, end = next_grant] {
-                          const auto self = weak.lock();
-                          link::Progress* const links = self ? self->context_->links() : nullptr;
-                          if (links == nullptr)
-                            return;
-                          const std::lock_guard progress(links->lock());
-                          if (self->world().targets().find(handle) != self.get())
-                            return;
-                          std::erase_if(self->grants, [&](const auto& entry) {
-                            if (entry.first < end)
-                              self->context_->regions().revoke(entry.second);
-                            return entry.first < end;
-                          });
-                        });
+// The device may have an atomic under way yet.
+void Qp::lent_over_lost_link(transfer::Grants grants) {
+  const auto& kept = orphans_.emplace_back(std::make_shared<transfer::Grants>(std::move(grants)));
+  world().service.after(lent_at_most, [weak = weak_from_this(), orphan = std::weak_ptr(kept)] {
+    const auto self = weak.lock();
+    link::Progress* const links = self ? self->context_->links() : nullptr;
+    if (links == nullptr)
+      return;
+    const std::lock_guard progress(links->lock());
+    if (const auto grants = orphan.lock()) { // or the queue pair has ended them
+      self->revoke(*grants);
+      std::erase(self->orphans_, grants);
+    }
+  });
 }
 
 bool Qp::allows(transfer::Right right) const {
@@ -309,7 +344,7 @@ void Qp::on_bound(uint64_t handle, const link::Bound& bound) {
   {
     const std::lock_guard hold(lock_);
     if (handle == handle_ && peer_ == Peer::asking) {
-      if (initiator && initiator->lost()) {
+      if (bound.channel && (!initiator || initiator->lost())) {
         peer_ = Peer::unknown; // its on_down() may have come too early for us: ask again
       } else if (initiator) {
         messages_.join(initiator, handle_, bound.remote_handle);

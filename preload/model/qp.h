@@ -107,7 +107,7 @@ public:
   registration::Regions& regions() const override { return context_->regions(); }
   bool settle_receives(const transfer::RequestHeader& request) override;
   void expect_immediate(uint64_t n, uint32_t bytes) override;
-  void lent_over_lost_link() override;
+  void lent_over_lost_link(transfer::Grants grants) override;
 
   // QueueHost and QpLane::Device: for the send queue, under lock_.
   steering::Facts facts(const steering::Request& r) override;
@@ -153,6 +153,9 @@ private:
   void incarnate();
   void part_from_peer();
   void end_target();
+  void end_leases();
+  void end_lent() noexcept; // the progress lock is held
+  void end_rights() noexcept;
   void wait_until_unloaded();
   void on_bound(uint64_t handle, const link::Bound& bound);
   static void warn_of_stock_peer(World& world, uint32_t qpn, const std::string& reason);
@@ -194,6 +197,9 @@ private:
   int build_error_ = 0;
   bool binds_ = false; // bind_mw() was called
 
+  // Lent over links that are lost, for as long as a device may have an atomic under way; progress
+  // lock.
+  std::vector<std::shared_ptr<transfer::Grants>> orphans_;
   uint64_t handle_ = 0;
   Atomic<steering::Peer> peer_{steering::Peer::unknown};
   bool may_link_ = false; // by policy and type

@@ -103,6 +103,7 @@ int Qp::to_error(ibv_qp_attr* attr, int mask) {
   send_.pause(false);
   if (rc == 0) {
     send_.fail();
+    end_rights();
   } else {
     state_ = before;
     send_.turn();
@@ -124,6 +125,8 @@ void Qp::fell(ibv_qp_state now) {
   state_ = now;
   send_cq_->await_peers(handle_);
   recv_cq_->await_peers(handle_);
+  if (now == IBV_QPS_ERR)
+    end_rights();
 }
 
 ibv_qp_state Qp::device_state() const {

@@ -50,12 +50,12 @@ struct LinkSettings {
   uint16_t port = 7771;
   std::chrono::milliseconds hello_timeout{200};
   std::chrono::microseconds spin{50}; // after the last message, before who takes them sleeps
-  std::vector<Cidr> allow;            // empty: nobody beyond the same uid on the same host
+  std::vector<Cidr> allow;            // other hosts; of this one this user and root may link
   std::vector<Mapping> mapped;        // first match wins
   std::vector<uint8_t> key;           // pre-shared key; empty means keyless
 
-  // True when link.allow holds the address (IPv4 must be v4-mapped). "Same uid on the same host"
-  // is the link's own rule and is not known here.
+  // True when link.allow holds the address (IPv4 must be v4-mapped). Who may link of this
+  // host is the link's own rule and is not known here.
   bool allowed(const in6_addr& address) const noexcept;
 
   // Where link.peers says the owner of this GID (all 16 bytes, network order) listens.

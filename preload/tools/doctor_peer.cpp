@@ -153,7 +153,8 @@ void check_peer(Report& report, const policy::LinkSettings& link, const PeerAddr
               fmt::format("port {} is served; connected in {} ms", port, reply.connected.count()));
   if (reply.error == 0 && link.key.empty() && !link.allowed(peer.address))
     report.warn(what, "the policy has no link.key and link.allow does not hold this address",
-                "add it to link.allow, else only this user's programs on this host are trusted");
+                "add it to link.allow if it is another host; of this one this user's programs and "
+                "root's are trusted");
 }
 
 } // namespace adverb::tools

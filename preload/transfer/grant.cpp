@@ -5,6 +5,7 @@
 #include "steering/opcode.h"
 #include "steering/way.h"
 #include "transfer/message_lane.h"
+#include "transfer/target.h"
 #include "world/world.h"
 
 #include <algorithm>
@@ -19,8 +20,11 @@ using transfer::Status;
 namespace {
 
 // Per queue pair; each is a page that the owner pins meanwhile. When all are in use, the atomic
-// that was posted last reports itself, so that it is known when one is not.
+// that was posted last reports itself, so that it is known when one is not. Of those that are not
+// as many again are kept while there is no credit to give them back by.
 constexpr size_t windows_max = 4;
+constexpr size_t windows_most = 2 * windows_max;
+static_assert(windows_most < transfer::Binding::grants_max);
 constexpr std::chrono::milliseconds keep_idle{50};
 
 class Grant final : public Way {
@@ -151,15 +155,16 @@ void Grant::due() {
     give_back();
 }
 
-// One that no atomic uses, the oldest. False: there is none. One that finds no credit is kept
-// beyond the limit until the queue is idle.
+// One that no atomic uses, the oldest. False: there is none, or too many find no credit.
 bool Grant::give_one_back() {
   const auto window = std::ranges::find(windows_, 0U, &Window::in_use);
   if (window == windows_.end())
     return false;
-  if (seat_.messages.tell(Kind::release, window->id))
+  if (seat_.messages.tell(Kind::release, window->id)) {
     windows_.erase(window);
-  return true;
+    return true;
+  }
+  return windows_.size() < windows_most;
 }
 
 // What finds no credit now is tried again when the queue is idle next.

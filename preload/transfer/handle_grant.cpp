@@ -2,12 +2,20 @@
 // A peer's atomic runs on this process's device: it is granted a real key for the bytes, and gives
 // it back.
 #include "transfer/handler.h"
+#include "world/world.h"
 
 namespace adverb::transfer {
 
 void run_grant(const Request& request, ReplyToken token) {
   Target& target = *request.target;
   const RequestHeader& r = request.header;
+  if (request.binding->grants.size() >= Binding::grants_max) {
+    if (request.world.log.every("grants", 10))
+      request.world.log.warn("a peer's queue pair has borrowed {} windows here and asks for more; "
+                             "refused",
+                             Binding::grants_max);
+    return token.answer(Status::refused);
+  }
   std::byte* unused = nullptr;
   if (target.regions().remote(target.pd(), r.key, r.total_address, r.total,
                               IBV_ACCESS_REMOTE_ATOMIC, unused) != 0)
@@ -19,8 +27,8 @@ void run_grant(const Request& request, ReplyToken token) {
   reply.rkey = grant->rkey;
   reply.grant_start = grant->start;
   reply.grant_bytes = grant->bytes;
-  reply.grant = target.next_grant++;
-  target.grants[reply.grant] = std::move(grant);
+  reply.grant = request.binding->next_grant++;
+  request.binding->grants[reply.grant] = std::move(grant);
   token.answer(Status::ok);
 }
 
@@ -28,9 +36,10 @@ void run_release(const Request& request, ReplyToken token) {
   Target* target = request.target;
   if (target == nullptr)
     return token.answer(Status::refused);
-  if (const auto it = target->grants.find(request.header.address); it != target->grants.end()) {
+  Grants& grants = request.binding->grants;
+  if (const auto it = grants.find(request.header.address); it != grants.end()) {
     target->regions().revoke(it->second);
-    target->grants.erase(it);
+    grants.erase(it);
   }
   token.answer(Status::ok);
 }

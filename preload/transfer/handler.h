@@ -34,7 +34,10 @@ struct Request {
   World& world;
   const RequestHeader& header;
   std::span<const std::byte> payload;
-  Target* target; // null only if neither order nor right nor key asks for one
+  // Null only if neither order nor right nor key asks for one: there is none, or the peer's queue
+  // pair is not bound to it. With it goes what it keeps of that.
+  Target* target;
+  Binding* binding;
   ToldKeys& told; // to be asked before the peer is told of a key; those of the row's are
 };
 

@@ -89,6 +89,7 @@ public:
   // From the channel, under the device's progress lock.
   void on_message(link::RxBuffer message) override;
   void on_tx_free() override;
+  void on_unbound(uint64_t) override {} // the other end's
   void on_down() override;
 
 private:

@@ -12,6 +12,9 @@ namespace {
 constexpr link::Protocol::Size large{header_bytes + 65536, 8};
 constexpr link::Protocol::Size small{header_bytes + 4096, 16};
 constexpr uint64_t budget_for_large = 4U << 20;
+// A channel has two credits however little is left, and each is a buffer both ways: beyond the
+// budget these are of short messages, 25 KiB where long ones would pin 384.
+constexpr uint64_t left_for_large = 1U << 20;
 
 class TransferProtocol final : public link::Protocol {
 public:
@@ -21,8 +24,8 @@ public:
   uint8_t id() const noexcept override { return protocol_id; }
   // 1: notices; 2: shared messages.
   uint8_t version() const noexcept override { return version_sharing; }
-  Size size(uint64_t budget) const noexcept override {
-    return budget >= budget_for_large ? large : small;
+  Size size(uint64_t budget, uint64_t left) const noexcept override {
+    return budget >= budget_for_large && left >= left_for_large ? large : small;
   }
   std::shared_ptr<link::ChannelUser> open(const std::shared_ptr<link::Channel>& channel) override {
     if (channel->role() == link::Channel::Role::client)

@@ -69,7 +69,7 @@ void ReplyToken::copy(const Copy& copy) {
   Responder& responder = *responder_;
   Responder::Slot& slot = responder.slots_[slot_];
   slot.copy = copy;
-  slot.regions = &responder.targets_.find(slot.header.target)->regions();
+  slot.regions = &slot.target->regions();
   responder.channel_->progress().errands().add(slot);
   responder.to_copy_.push_back(slot_);
   slot.copier = std::move(responder_);
@@ -243,6 +243,23 @@ void Responder::serve_waiting() {
   }
 }
 
+// The queue pair that is meant, if the peer's is bound to it over this channel: whoever else knows
+// its name may ask nothing of it.
+Target* Responder::target_of(const RequestHeader& r) const noexcept {
+  using Binding = link::Channel::Binding;
+  return !channel_->down() && channel_->binding(r.target, r.source) == Binding::bound
+             ? targets_.find(r.target)
+             : nullptr;
+}
+
+void Responder::note_unbound(const RequestHeader& r) {
+  if (r.target == 0 || channel_->binding(r.target, r.source) != link::Channel::Binding::none)
+    return; // it was sent before the peer unbound, or the queue pair has ended here
+  world_.counters.count(Counter::requests_unbound);
+  if (world_.log.every("unbound-request", 60))
+    world_.log.warn("a peer asked in the name of a queue pair that it is not bound to; refused");
+}
+
 // What a row asks for is checked before it runs.
 std::optional<Status> Responder::judge(const HandlerRow& row, const RequestHeader& r,
                                        Target* target) {
@@ -252,7 +269,7 @@ std::optional<Status> Responder::judge(const HandlerRow& row, const RequestHeade
     return std::nullopt;
   if (target == nullptr)
     return Status::refused;
-  if (row.order == Order::queue_pair && r.run <= target->halted_run)
+  if (row.order == Order::queue_pair && r.run <= target->binding(*channel_).halted_run)
     return Status::halted;
   if (row.key == Key::named && !target->regions().is_reserved(r.key)) {
     target->regions().told_real(r.key);
@@ -268,7 +285,9 @@ std::optional<Status> Responder::judge(const HandlerRow& row, const RequestHeade
 Responder::Started Responder::start(uint32_t index) {
   Slot& slot = slots_[index];
   const HandlerRow& row = *slot.row;
-  Target* target = targets_.find(slot.header.target);
+  Target* target = target_of(slot.header);
+  if (target == nullptr)
+    note_unbound(slot.header);
   if (row.order == Order::queue_pair && target != nullptr &&
       (target->leaving() || !target->settle_receives(slot.header))) {
     retry_soon();
@@ -276,7 +295,6 @@ Responder::Started Responder::start(uint32_t index) {
   }
   if (row.order == Order::queue_pair)
     retries_ = 0;
-  const size_t lent = target != nullptr ? target->grants.size() : 0;
   if (slot.out == nullptr)
     slot.out = channel_->acquire();
   if (slot.out == nullptr)
@@ -287,19 +305,19 @@ Responder::Started Responder::start(uint32_t index) {
   slot.reply.source = slot.header.source;
   slot.reply.request = slot.header.request;
   slot.state.store(State::running, std::memory_order_relaxed);
+  slot.target = target;
   try {
     ReplyToken token(shared_from_this(), index);
     if (const auto status = judge(row, slot.header, target))
       token.answer(*status);
     else
-      row.run({world_, slot.header, slot.payload, target, *told_}, std::move(token));
+      row.run({world_, slot.header, slot.payload, target,
+               target != nullptr ? &target->binding(*channel_) : nullptr, *told_},
+              std::move(token));
   } catch (const std::exception& e) { // the token has answered
     world_.counters.count(Counter::exceptions_caught);
     world_.log.error("internal error while serving a peer's {}: {}", row.name, e.what());
   }
-  if (target != nullptr && target->grants.size() > lent &&
-      std::find(lent_.begin(), lent_.end(), slot.header.target) == lent_.end())
-    lent_.push_back(slot.header.target);
   if (slot.state.load(std::memory_order_relaxed) == State::copying) {
     begin_copies();
     return Started::later;
@@ -347,7 +365,7 @@ link::Errand::Of Responder::Slot::of() const noexcept {
 
 // As it was found to be when it was run, and in the same place.
 bool Responder::Slot::stands() noexcept {
-  Target* const target = responder->targets_.find(header.target);
+  Target* const target = responder->target_of(header);
   std::byte* all = nullptr;
   const unsigned right =
       copy.way != Copy::Way::out ? IBV_ACCESS_REMOTE_WRITE : IBV_ACCESS_REMOTE_READ;
@@ -401,7 +419,7 @@ void Responder::copied(Slot& slot, bool good) {
   slot.copier.reset();
   --copies_;
   begin_copies();
-  Target* const target = targets_.find(slot.header.target);
+  Target* const target = target_of(slot.header);
   if (!stands || target == nullptr) { // it is judged anew
     if (slot.filled == 0)
       channel_->abandon(std::exchange(slot.out, nullptr));
@@ -425,7 +443,7 @@ void Responder::copied(Slot& slot, bool good) {
 bool Responder::finish(Slot& slot, Target* target) {
   if (slot.row->order == Order::queue_pair && slot.status != Status::ok &&
       slot.status != Status::halted && target != nullptr) {
-    target->halted_run = slot.header.run;
+    target->binding(*channel_).halted_run = slot.header.run;
     world_.counters.count(Counter::responder_naks);
     if (slot.status == Status::fault && world_.log.every("responder-fault", 1))
       world_.log.warn("a peer's operation of {} bytes met memory that this process has unmapped "
@@ -453,7 +471,7 @@ void Responder::collect() {
   std::erase_if(order_, [this](uint32_t index) {
     Slot& slot = slots_[index];
     return slot.state.load(std::memory_order_acquire) == State::answered &&
-           finish(slot, targets_.find(slot.header.target));
+           finish(slot, target_of(slot.header));
   });
   take_note();
   serve_waiting();
@@ -478,13 +496,21 @@ void Responder::retry_soon() {
   });
 }
 
+// What is under way for it stays: it lands as what a device has begun, or is judged anew.
+void Responder::on_unbound(uint64_t handle) {
+  if (Target* const target = targets_.find(handle))
+    target->revoke(target->unbind(*channel_));
+}
+
 // Those that a handler keeps stay until it answers; nobody hears it.
 void Responder::on_down() {
   note_.reset();
   told_->close();
-  for (const uint64_t handle : std::exchange(lent_, {}))
+  channel_->each_bound([this](uint64_t handle) {
     if (Target* const target = targets_.find(handle))
-      target->lent_over_lost_link();
+      if (Grants lent = target->unbind(*channel_); !lent.empty())
+        target->lent_over_lost_link(std::move(lent));
+  });
   std::erase_if(order_, [this](uint32_t index) {
     Slot& slot = slots_[index];
     if (slot.state.load(std::memory_order_relaxed) != State::waiting)

@@ -35,6 +35,7 @@ public:
 
   void on_message(link::RxBuffer message) override;
   void on_tx_free() override;
+  void on_unbound(uint64_t handle) override;
   void on_down() override;
 
 private:
@@ -63,6 +64,7 @@ private:
     std::span<const std::byte> payload;
     RequestHeader header{};
     const HandlerRow* row = nullptr;
+    Target* target = nullptr; // while it is run
     std::byte* out = nullptr; // the message that goes back, while it is made
     size_t filled = 0;        // of it, by the replies before
     ReplyHeader reply{};
@@ -85,6 +87,8 @@ private:
   void on_request(link::RxBuffer message);
   void reject(const char* what, size_t bytes);
   Started start(uint32_t index);
+  Target* target_of(const RequestHeader& r) const noexcept;
+  void note_unbound(const RequestHeader& r);
   std::optional<Status> judge(const HandlerRow& row, const RequestHeader& r, Target* target);
   bool finish(Slot& slot, Target* target);
   void free(Slot& slot);
@@ -108,8 +112,7 @@ private:
   std::vector<uint32_t> order_;
   std::vector<uint32_t> free_;
   bool retrying_ = false;
-  uint32_t retries_ = 0;       // since a queue pair was settled
-  std::vector<uint64_t> lent_; // handles of those that have lent something over this link
+  uint32_t retries_ = 0; // since a queue pair was settled
   uint64_t arrivals_ = 0;
   static constexpr uint32_t copies_max = 8; // with the service, or asleep
   uint32_t copies_ = 0;

@@ -7,13 +7,29 @@
 #include "transfer/told_keys.h"
 #include "world/sync.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
+#include <vector>
 
 namespace adverb::transfer {
 
 enum class Right : uint8_t { none, write, read, atomic };
+
+// What a queue pair was lent from, by the numbers that peers give it back by.
+using Grants = std::unordered_map<uint64_t, std::shared_ptr<registration::Grant>>;
+
+// What a queue pair keeps of one of a peer's that is bound to it over a channel (link/channel.h).
+struct Binding {
+  // As many windows as a queue pair has at a time (grant.cpp), and some whose end is on its way.
+  static constexpr size_t grants_max = 16;
+
+  const link::Channel* channel;
+  uint32_t halted_run = 0; // see messages.h; 0: not halted
+  Grants grants;
+  uint64_t next_grant = 1;
+};
 
 class Target {
 public:
@@ -31,15 +47,44 @@ public:
   virtual bool settle_receives(const RequestHeader& request) = 0;
   // The n-th receive-consuming message will report `bytes` as its length.
   virtual void expect_immediate(uint64_t n, uint32_t bytes) = 0;
-  // The link is gone over which it has lent something (`grants`), and nobody will give that back.
-  virtual void lent_over_lost_link() = 0;
+  // The link is gone over which it has lent these, and nobody will give them back.
+  virtual void lent_over_lost_link(Grants grants) = 0;
 
-  uint32_t halted_run = 0; // see messages.h; 0: not halted
-  std::unordered_map<uint64_t, std::shared_ptr<registration::Grant>> grants;
-  uint64_t next_grant = 1;
+  // All three under the progress lock. The channel's is made when it is first asked for, and stays
+  // until it is taken away.
+  Binding& binding(const link::Channel& channel) {
+    const auto at =
+        std::ranges::find_if(bindings_, [&](const auto& b) { return b->channel == &channel; });
+    return at != bindings_.end()
+               ? **at
+               : *bindings_.emplace_back(std::make_unique<Binding>(Binding{&channel, 0, {}, 1}));
+  }
+  // What is lent of the channel's, which is over.
+  Grants unbind(const link::Channel& channel) {
+    Grants lent;
+    std::erase_if(bindings_, [&](const auto& b) {
+      if (b->channel == &channel)
+        lent = std::move(b->grants);
+      return b->channel == &channel;
+    });
+    return lent;
+  }
+  void revoke(const Grants& grants) noexcept {
+    for (const auto& [number, grant] : grants)
+      regions().revoke(grant);
+  }
 
 protected:
   ~Target() = default;
+  // What is lent by all.
+  void end_bindings() noexcept {
+    for (const auto& b : bindings_)
+      revoke(b->grants);
+    bindings_.clear();
+  }
+
+private:
+  std::vector<std::unique_ptr<Binding>> bindings_; // few, mostly one
 };
 
 // All targets of this process by handle: World::targets(). add/remove are thread-safe; remove is

@@ -356,14 +356,15 @@ void Links::seek(const std::shared_ptr<Search>& search, int attempt) {
                          [this, search, next] { seek(search, next); });
     return;
   }
-  cancel_bind(search->qp.handle);
+  cancel(search->qp.handle);
   search->done({link::Verdict::stock, nullptr, 0, "nobody has it", false});
 }
 
 std::shared_ptr<Channel> Links::open_to(Links& theirs) {
   // As much as the protocol asks for where there is so much memory for it; and the less, the more
   // waits for something.
-  const auto most = protocol_->size(uint64_t{1} << net_.choices.between(20, 24));
+  const uint64_t budget = uint64_t{1} << net_.choices.between(20, 24);
+  const auto most = protocol_->size(budget, budget);
   const uint32_t credits = std::min(most.depth, net_.choices.between(1, 6));
   const uint32_t reported = net_.choices.between(1, credits); // not all, or none might come
   const size_t message_max = std::min<size_t>(most.message, 512 << net_.choices.below(3));
@@ -403,12 +404,28 @@ bool Links::find(Search& search) {
   const auto client = net_.shared_ && kept && !kept->down() ? kept : open_to(*theirs.links);
   kept = client;
   const auto done = search.done;
-  cancel_bind(qp.handle);
+  cancel(qp.handle);
+  const std::shared_ptr server =
+      std::static_pointer_cast<Channel>(client->peer->shared_from_this());
+  server->bind(theirs.qp.handle, qp.handle);
+  bound_.push_back({qp.handle, theirs.qp.handle, server});
   done({link::Verdict::adverb, client, theirs.qp.handle, {}, true});
   return true;
 }
 
-void Links::cancel_bind(uint64_t handle) {
+// What was sent before may arrive behind it.
+void Links::unbind(uint64_t handle) {
+  world_.service.run([this, handle] {
+    cancel(handle);
+    std::erase_if(bound_, [handle](const Bound& bound) {
+      if (bound.handle == handle)
+        bound.server->unbind(bound.theirs, handle);
+      return bound.handle == handle;
+    });
+  });
+}
+
+void Links::cancel(uint64_t handle) {
   std::erase_if(searches_, [handle](const auto& search) {
     return search->qp.handle == handle && (search->over = true);
   });

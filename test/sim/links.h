@@ -124,7 +124,8 @@ public:
   void withdraw(uint32_t, ibv_device*, uint64_t handle) override;
   void bind(const adverb::link::LocalQp& qp, uint8_t,
             std::function<void(adverb::link::Bound)> done) override;
-  void cancel_bind(uint64_t handle) override;
+  void cancel_bind(uint64_t handle) override { cancel(handle); }
+  void unbind(uint64_t handle) override;
   void probe(const adverb::link::LocalQp&, std::function<void(adverb::link::Bound)>) override {}
   std::shared_ptr<adverb::link::Progress> progress(ibv_device*) override { return progress_; }
   void await_probes() noexcept override {}
@@ -143,6 +144,7 @@ private:
     bool over = false;
   };
   bool find(Search& search); // true: it is over
+  void cancel(uint64_t handle);
   std::shared_ptr<Channel> open_to(Links& theirs);
   void seek(const std::shared_ptr<Search>& search, int attempt);
 
@@ -153,6 +155,12 @@ private:
   std::shared_ptr<Polled> progress_ = std::make_shared<Polled>(*this);
   std::vector<std::shared_ptr<Channel>> mine_;
   std::vector<std::shared_ptr<Search>> searches_;
+  struct Bound { // a queue pair here to one of a peer's
+    uint64_t handle;
+    uint64_t theirs;
+    std::shared_ptr<Channel> server;
+  };
+  std::vector<Bound> bound_;
 };
 
 } // namespace sim

@@ -76,8 +76,6 @@ Request small_request(End& end, unsigned queue, bool read) {
           end.peer_fast().rkey};
 }
 
-namespace {} // namespace
-
 Waits traffic(End& end, const std::vector<unsigned>& queues, const std::vector<unsigned>& cqs,
               const std::function<bool()>& over) {
   Waits waits;

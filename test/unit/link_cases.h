@@ -41,8 +41,10 @@ inline link::Bound ask(uint64_t handle = 1) {
 struct Case {
   const char* name;
   bool (*run)();
+  bool as_root = false; // it makes processes of several users
 };
 #define CASE(function) {#function, function}
+#define CASE_AS_ROOT(function) {#function, function, true}
 
 // All cases, or the one named on the command line.
 inline int run(std::span<const Case> cases, int argc, char** argv) {
@@ -53,6 +55,10 @@ inline int run(std::span<const Case> cases, int argc, char** argv) {
     if (argc > 1 && strcmp(argv[1], c.name) != 0)
       continue;
     fflush(stdout);
+    if (c.as_root && geteuid() != 0) {
+      printf("ok - %s # SKIP needs root\n", c.name);
+      continue;
+    }
     const bool good = c.run();
     printf("%s - %s\n", good ? "ok" : "not ok", c.name);
     all = all && good;

@@ -117,6 +117,7 @@ public:
       channel_->send(reply, bytes.size());
     }
   }
+  void on_unbound(uint64_t) override {}
   void on_down() override { unanswered_.clear(); }
 
 private:
@@ -198,6 +199,7 @@ public:
     asker_.on_message(*channel_, std::move(message));
   }
   void on_tx_free() override { asker_.on_tx_free(*channel_); }
+  void on_unbound(uint64_t) override {}
   void on_down() override { asker_.on_down(); }
 
 private:
@@ -213,7 +215,7 @@ public:
       : asker_(asker), id_(id), bytes_(message) {}
   uint8_t id() const noexcept override { return id_; }
   uint8_t version() const noexcept override { return 3; }
-  Size size(uint64_t) const noexcept override { return {bytes_, 16}; }
+  Size size(uint64_t, uint64_t) const noexcept override { return {bytes_, 16}; }
   std::shared_ptr<link::ChannelUser> open(const std::shared_ptr<link::Channel>& channel) override {
     CHECK_THAT(channel->version() == 3);
     if (channel->role() == link::Channel::Role::server)
@@ -330,9 +332,11 @@ public:
     files_.push_back(path);
     return path;
   }
-  // `key`: the text of the pre-shared key, empty for none.
-  std::string policy(const std::string& key = {}) {
+  // `key`: the text of the pre-shared key, empty for none. `allow`: what link.allow holds.
+  std::string policy(const std::string& key = {}, const std::string& allow = {}) {
     std::string link = "\"port\": " + std::to_string(port);
+    if (!allow.empty())
+      link += ", \"allow\": [" + allow + "]";
     if (!key.empty())
       link += ", \"key_file\": \"" + file("key-" + key, key) + "\"";
     return file("policy-" + key + ".json", "{\"version\": 1, \"link\": {" + link + "}}\n");

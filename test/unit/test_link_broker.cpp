@@ -6,8 +6,11 @@
 #include "service/thread.h"
 #include "world/world.h"
 
+#include <array>
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
+#include <cstring>
 #include <filesystem>
 #include <future>
 #include <netinet/in.h>
@@ -16,6 +19,7 @@
 #include <random>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <thread>
 #include <unistd.h>
 
@@ -138,6 +142,13 @@ wire::Hello hello_for(uint32_t qpn, const wire::Id& dgid = {}) {
   hello.dqpn = qpn;
   hello.dgid = dgid;
   return hello;
+}
+
+void allow_many_descriptors() {
+  rlimit files{};
+  getrlimit(RLIMIT_NOFILE, &files);
+  files.rlim_cur = std::min<rlim_t>(files.rlim_max, 4096);
+  setrlimit(RLIMIT_NOFILE, &files);
 }
 
 size_t open_descriptors() {
@@ -312,7 +323,17 @@ TEST_CASE("garbage, truncation, wrong versions and wrong messages are refused an
       const Stranger stranger(port);
       stranger.send(bytes);
       stranger.finish();
-      REQUIRE(stranger.closed());
+      // Who speaks another version is told which would do, and nobody else anything.
+      wire::Frame frame{};
+      if (wire::parse(bytes, frame) == wire::Parse::wrong_version) {
+        const auto told = stranger.receive();
+        REQUIRE((told && wire::parse(*told, frame) == wire::Parse::complete));
+        CHECK(frame.bytes == told->size());
+        CHECK(wire::get<wire::HelloAck>(frame).answer ==
+              static_cast<uint32_t>(wire::Answer::wrong_version));
+      } else {
+        REQUIRE(stranger.closed());
+      }
     }
     const auto start = std::chrono::steady_clock::now();
     while (counted() == before && std::chrono::steady_clock::now() - start < 10s)
@@ -327,10 +348,7 @@ TEST_CASE("garbage, truncation, wrong versions and wrong messages are refused an
 }
 
 TEST_CASE("a thousand silent connections at once are refused or ended, and nothing of them stays") {
-  rlimit files{};
-  getrlimit(RLIMIT_NOFILE, &files);
-  files.rlim_cur = std::min<rlim_t>(files.rlim_max, 4096);
-  setrlimit(RLIMIT_NOFILE, &files);
+  allow_many_descriptors();
   const uint16_t port = free_port();
   auto& in = inbox();
   Broker& serving = make(port, in);
@@ -353,6 +371,68 @@ TEST_CASE("a thousand silent connections at once are refused or ended, and nothi
   int fd = -1;
   REQUIRE(in.take(3, fd));
   CHECK(connected(stranger, fd));
+}
+
+TEST_CASE("a thousand hellos at once are all answered, and among hundreds that say nothing") {
+  const bool among_silent = GENERATE(false, true);
+  allow_many_descriptors();
+  const uint16_t port = free_port();
+  auto& in = inbox();
+  Broker& serving = make(port, in);
+  serving.add({}, 3);
+  std::vector<std::unique_ptr<Stranger>> silent;
+  for (int i = 0; among_silent && i < 300; ++i)
+    silent.push_back(std::make_unique<Stranger>(port));
+  std::vector<std::unique_ptr<Stranger>> crowd;
+  for (int i = 0; i < 1000; ++i) {
+    crowd.push_back(std::make_unique<Stranger>(port));
+    crowd.back()->send(wire::frame(hello_for(4))); // that nobody owns
+  }
+  for (const auto& one : crowd) {
+    const auto answer = one->receive();
+    REQUIRE(answer);
+    wire::Frame frame{};
+    REQUIRE(wire::parse(*answer, frame) == wire::Parse::complete);
+    CHECK(frame.type == wire::Type::hello_ack);
+  }
+}
+
+TEST_CASE("of descriptors that come with a member's frames none stays open") {
+  const uint16_t port = free_port();
+  auto& in = inbox();
+  Broker& serving = make(port, in);
+  serving.add({}, 3);
+  const int member = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const std::string name = "adverb." + std::to_string(geteuid()) + "." + std::to_string(port);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  name.copy(address.sun_path + 1, sizeof address.sun_path - 1);
+  REQUIRE(connect(member, reinterpret_cast<const sockaddr*>(&address),
+                  static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size())) == 0);
+  const size_t before = open_descriptors();
+  for (uint32_t qpn = 100; qpn < 200; ++qpn) {
+    auto frame = wire::frame(wire::Registration{{}, qpn, 0}, wire::Type::add_qp);
+    iovec io{frame.data(), frame.size()};
+    const int two[2] = {member, member};
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof two)> control{};
+    msghdr message{};
+    message.msg_iov = &io;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    cmsghdr* const c = CMSG_FIRSTHDR(&message);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof two);
+    memcpy(CMSG_DATA(c), two, sizeof two);
+    REQUIRE(sendmsg(member, &message, 0) == static_cast<ssize_t>(frame.size()));
+  }
+  const Stranger stranger(port); // handed to the member, so its frames have been read
+  stranger.send(wire::frame(hello_for(199)));
+  pollfd handed{member, POLLIN, 0};
+  REQUIRE(poll(&handed, 1, 20000) == 1);
+  CHECK(open_descriptors() <= before + 3); // the broker's end of the member, and the stranger's
+  close(member);
 }
 
 TEST_CASE("a broker without free descriptors waits and goes on when there are some") {

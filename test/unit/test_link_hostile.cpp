@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // Links against peers that may link and then talk nonsense. TAP.
+#include "link/identity.h"
 #include "link/wire.h"
 #include "link_cases.h"
 
 #include <array>
+#include <optional>
 #include <random>
+#include <thread>
 
 namespace {
 
 using namespace link_test;
+namespace wire = link::wire;
+using wire::Answer;
 
 // A stream of frames that are well-formed, or nearly, and make no sense together.
 void talk_nonsense(int fd, std::mt19937& random) {
-  namespace wire = link::wire;
   for (int i = 0; i < 20; ++i) {
     std::vector<std::byte> frame;
     switch (random() % 8) {
@@ -76,7 +80,7 @@ bool an_owner_outlives_peers_that_talk_nonsense() {
     link::wire::Hello hello{};
     hello.dqpn = there;
     const auto frame = link::wire::frame(hello);
-    std::array<std::byte, 84> answer;
+    std::array<std::byte, sizeof(wire::Header) + sizeof(wire::HelloAck)> answer;
     if (send(fd, frame.data(), frame.size(), MSG_NOSIGNAL) < 0 ||
         recv(fd, answer.data(), answer.size(), MSG_WAITALL) != ssize_t{answer.size()})
       return false;
@@ -128,7 +132,264 @@ bool a_seeker_outlives_brokers_that_talk_nonsense_and_gives_a_verdict() {
   return seeker.hear('d') && seeker.ended_well();
 }
 
+// A peer that speaks as adverb does, and says what it likes.
+class Speaker {
+public:
+  explicit Speaker(const Place& place) : Speaker(place, std::nullopt) {
+    wire::Hello hello{};
+    hello.dqpn = there;
+    say(wire::frame(hello));
+    CHECK_THAT(hear<wire::HelloAck>().answer == 0);
+  }
+  Speaker(const Place& place, std::nullopt_t)
+      : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const sockaddr_in to = local_address(place.port);
+    CHECK_THAT(connect(fd_, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0);
+  }
+  ~Speaker() { close(fd_); }
+  Speaker(const Speaker&) = delete;
+  Speaker& operator=(const Speaker&) = delete;
+
+  void say(const std::vector<std::byte>& frame) const {
+    CHECK_THAT(send(fd_, frame.data(), frame.size(), MSG_NOSIGNAL) ==
+               static_cast<ssize_t>(frame.size()));
+  }
+  template <typename T> T hear() const {
+    std::array<std::byte, sizeof(wire::Header) + sizeof(T)> bytes;
+    pollfd ready{fd_, POLLIN, 0};
+    CHECK_THAT(poll(&ready, 1, 30000) == 1);
+    CHECK_THAT(recv(fd_, bytes.data(), bytes.size(), MSG_WAITALL) == ssize_t{bytes.size()});
+    wire::Frame frame{};
+    CHECK_THAT(wire::parse(bytes, frame) == wire::Parse::complete);
+    CHECK_THAT(frame.type == wire::type_of<T>);
+    return wire::get<T>(frame);
+  }
+  void finish() const { shutdown(fd_, SHUT_WR); }
+  bool silent() const {
+    pollfd ready{fd_, POLLIN, 0};
+    return poll(&ready, 1, 0) == 0;
+  }
+  void ask_for(uint64_t handle, uint32_t theirs, wire::Type type = wire::Type::bind,
+               uint32_t patience = 0) const {
+    const link::LocalQp q = qp(here, handle, theirs);
+    wire::Bind bind{};
+    bind.sgid = link::id_of(q.sgid);
+    bind.dgid = link::id_of(q.ah.grh.dgid);
+    bind.sqpn = here;
+    bind.dqpn = theirs;
+    bind.patience = patience;
+    bind.handle = handle;
+    say(wire::frame(bind, type));
+  }
+  Answer companion(uint64_t handle, uint64_t remote) const {
+    wire::Companion request{};
+    request.handle = handle;
+    request.remote_handle = remote;
+    request.qpn = 77;
+    request.credits = 2;
+    request.protocol = protocol;
+    request.protocol_version = 3;
+    request.message_max = 4096;
+    say(wire::frame(request));
+    const auto ack = hear<wire::CompanionAck>();
+    CHECK_THAT((ack.qpn != 0) == (ack.answer == 0));
+    return static_cast<Answer>(ack.answer);
+  }
+
+private:
+  int fd_;
+};
+
+bool a_channel_is_made_only_for_a_queue_pair_that_is_bound() {
+  Place place;
+  Node owner(place.policy(), [](Node& me) {
+    install();
+    links().publish(qp(there + 1, 3)); // another one, of somebody else's
+    links().connected(qp(there + 1, 3, here + 1));
+    own(me);
+  });
+  if (!owner.hear('r'))
+    return false;
+  const Speaker liar(place);
+  CHECK_THAT(liar.companion(1, 2) == Answer::no_such_qp); // its name is known, say
+  liar.ask_for(1, there, wire::Type::probe);
+  const auto told = liar.hear<wire::BindAck>();
+  CHECK_THAT(told.answer == 0 && told.remote_handle == 2);
+  CHECK_THAT(liar.companion(1, 2) == Answer::no_such_qp);
+  liar.ask_for(1, there);
+  CHECK_THAT(liar.hear<wire::BindAck>().remote_handle == 2);
+  CHECK_THAT(liar.companion(3, 2) == Answer::no_such_qp); // in another name
+  CHECK_THAT(liar.companion(1, 3) == Answer::no_such_qp);
+  CHECK_THAT(liar.companion(1, 2) == Answer::ok);
+  const Speaker second(place); // over another link
+  CHECK_THAT(second.companion(1, 2) == Answer::no_such_qp);
+  liar.say(wire::frame(wire::Unbind{1}));
+  CHECK_THAT(liar.companion(1, 2) == Answer::no_such_qp);
+  return true;
+}
+
+bool nobody_else_is_told_that_a_wait_is_over() {
+  Place place;
+  Node owner(place.policy(), [](Node& me) {
+    install();
+    links().publish(qp(there, 2));
+    me.say('r');
+    CHECK_THAT(me.hear('c'));
+    links().connected(qp(there, 2, here));
+    me.hear('q');
+  });
+  if (!owner.hear('r'))
+    return false;
+  const Speaker honest(place);
+  const Speaker liar(place);
+  honest.ask_for(1, there);
+  liar.ask_for(1, there, wire::Type::bind, 100);
+  CHECK_THAT(liar.hear<wire::BindAck>().answer == static_cast<uint32_t>(Answer::not_ready));
+  liar.ask_for(1, there);
+  liar.say(wire::frame(wire::Unbind{1}));
+  liar.ask_for(9, there + 1); // answered behind what came before
+  CHECK_THAT(liar.hear<wire::BindAck>().handle == 9);
+  CHECK_THAT(honest.silent());
+  // Twice the same, and the one that is asked later gives up first.
+  for (const uint32_t patience : {1500, 100})
+    liar.ask_for(5, there, wire::Type::probe, patience);
+  CHECK_THAT(liar.hear<wire::BindAck>().answer == static_cast<uint32_t>(Answer::not_ready));
+  owner.say('c');
+  CHECK_THAT(honest.hear<wire::BindAck>().answer == 0);
+  CHECK_THAT(liar.hear<wire::BindAck>().answer == 0);
+  CHECK_THAT(liar.silent());
+  std::this_thread::sleep_until(std::chrono::steady_clock::now() + 1500ms); // its time is over
+  liar.ask_for(6, there, wire::Type::probe);
+  CHECK_THAT(liar.hear<wire::BindAck>().answer == 0);
+  return liar.silent();
+}
+
+bool a_process_may_have_so_many_queue_pairs_bound_and_others_have_theirs() {
+  Place place;
+  Node owner(place.policy(), own);
+  if (!owner.hear('r'))
+    return false;
+  const Speaker greedy(place);
+  for (uint64_t handle = 1; handle <= 4096; ++handle) {
+    greedy.ask_for(handle, there);
+    CHECK_THAT(greedy.hear<wire::BindAck>().answer == 0);
+  }
+  greedy.ask_for(5000, there);
+  CHECK_THAT(greedy.hear<wire::BindAck>().answer == static_cast<uint32_t>(Answer::no_resources));
+  greedy.ask_for(7, there); // once more
+  CHECK_THAT(greedy.hear<wire::BindAck>().answer == 0);
+  const Speaker other(place);
+  other.ask_for(1, there);
+  CHECK_THAT(other.hear<wire::BindAck>().answer == 0);
+  greedy.say(wire::frame(wire::Unbind{7}));
+  greedy.ask_for(5000, there);
+  return greedy.hear<wire::BindAck>().answer == 0;
+}
+
+bool a_peer_of_another_version_is_told_which_would_do() {
+  Place place;
+  Node owner(place.policy(), own);
+  if (!owner.hear('r'))
+    return false;
+  wire::Hello hello{};
+  hello.dqpn = there;
+  const auto refused = [](const Speaker& speaker) {
+    const auto ack = speaker.hear<wire::HelloAck>();
+    CHECK_THAT(ack.answer == static_cast<uint32_t>(Answer::wrong_version));
+    CHECK_THAT(ack.speaks.oldest == wire::version_oldest && ack.speaks.newest == wire::version);
+    return true;
+  };
+  for (const uint8_t header : {1, 3, 255}) { // that of its header
+    const Speaker speaker(place, std::nullopt);
+    auto frame = wire::frame(hello);
+    frame[4] = std::byte{header};
+    speaker.say(frame);
+    if (!refused(speaker))
+      return false;
+  }
+  for (const auto& speaks : {wire::Versions{3, 9, 0}, wire::Versions{0, 1, ~0U}, //
+                             wire::Versions{2, 1, 0}}) {
+    const Speaker speaker(place, std::nullopt);
+    hello.speaks = speaks;
+    speaker.say(wire::frame(hello));
+    if (!refused(speaker))
+      return false;
+  }
+  const Speaker speaker(place, std::nullopt);
+  hello.speaks = {1, 9, ~0U};
+  speaker.say(wire::frame(hello));
+  return speaker.hear<wire::HelloAck>().answer == 0;
+}
+
+// Whose it was nobody can tell by then; its address is allowed, and this host's own.
+bool a_hello_whose_sender_has_closed_is_nobodys() {
+  Place place;
+  Node owner(place.policy({}, R"("127.0.0.0/8", "::1")"), own);
+  if (!owner.hear('r'))
+    return false;
+  ::kill(owner.pid(), SIGSTOP);
+  const Speaker liar(place, std::nullopt);
+  wire::Hello hello{};
+  hello.dqpn = there;
+  liar.say(wire::frame(hello));
+  liar.finish();
+  ::kill(owner.pid(), SIGCONT);
+  CHECK_THAT(liar.hear<wire::HelloAck>().answer == static_cast<uint32_t>(Answer::refused));
+  const Speaker honest(place);
+  return true;
+}
+
+bool an_owner_of_another_version_is_refused_by_name() {
+  Place place;
+  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const sockaddr_in at = local_address(place.port);
+  if (bind(listener, reinterpret_cast<const sockaddr*>(&at), sizeof at) != 0 ||
+      listen(listener, 64) != 0)
+    return false;
+  Node seeker(place.policy(), [listener](Node&) {
+    close(listener);
+    install();
+    const auto bound = link_test::bind(qp(here, 1, there));
+    CHECK_THAT(bound.verdict == Verdict::refused);
+    CHECK_THAT(bound.reason.find("version") != bound.reason.npos);
+  });
+  const int fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+  wire::HelloAck ack{};
+  ack.answer = static_cast<uint32_t>(Answer::wrong_version);
+  ack.speaks = {3, 4, 0};
+  const auto frame = wire::frame(ack);
+  send(fd, frame.data(), frame.size(), MSG_NOSIGNAL);
+  const bool good = seeker.ended_well();
+  close(fd);
+  close(listener);
+  return good;
+}
+
+bool a_process_may_have_so_many_channels_and_others_have_theirs() {
+  Place place;
+  Node owner(place.policy(), own);
+  if (!owner.hear('r'))
+    return false;
+  const Speaker greedy(place);
+  const Speaker other(place);
+  for (const Speaker* speaker : {&greedy, &other}) {
+    speaker->ask_for(1, there);
+    CHECK_THAT(speaker->hear<wire::BindAck>().answer == 0);
+  }
+  for (int i = 0; i < 64; ++i)
+    CHECK_THAT(greedy.companion(1, 2) == Answer::ok);
+  CHECK_THAT(greedy.companion(1, 2) == Answer::no_resources);
+  return other.companion(1, 2) == Answer::ok;
+}
+
 constexpr Case cases[] = {
+    CASE(a_peer_of_another_version_is_told_which_would_do),
+    CASE(a_hello_whose_sender_has_closed_is_nobodys),
+    CASE(an_owner_of_another_version_is_refused_by_name),
+    CASE(a_process_may_have_so_many_channels_and_others_have_theirs),
+    CASE(a_channel_is_made_only_for_a_queue_pair_that_is_bound),
+    CASE(nobody_else_is_told_that_a_wait_is_over),
+    CASE(a_process_may_have_so_many_queue_pairs_bound_and_others_have_theirs),
     CASE(an_owner_outlives_peers_that_talk_nonsense),
     CASE(a_seeker_outlives_brokers_that_talk_nonsense_and_gives_a_verdict),
 };

@@ -282,6 +282,44 @@ bool processes_of_one_key_link_and_others_are_refused() {
   return true;
 }
 
+// Each with a key, or with its address allowed; as who asks, and as whom is asked. The software
+// device carries nothing between users, so they only ask.
+bool another_user_of_this_host_is_refused_but_for_a_key_and_root() {
+  Place place;
+  const auto open = place.policy({}, R"("127.0.0.0/8", "::1")");
+  const auto closed = place.policy("0123456789abcdef-both");
+  const auto become = [](uid_t user) { // what it opens from here on is theirs
+    install();
+    qp(here, 1, there);
+    CHECK_THAT(setresuid(user, user, user) == 0);
+  };
+  for (const auto& policy : {open, closed})
+    for (const uid_t owner_is : {0, 65533})
+      for (const uid_t seeker_is : {0, 65533, 65534}) {
+        Node owner(policy, [&](Node& me) {
+          become(owner_is);
+          own(me);
+        });
+        if (!owner.hear('r'))
+          return false;
+        Node seeker(policy, [&](Node&) {
+          become(seeker_is);
+          const bool right = policy == closed || seeker_is == 0 || seeker_is == owner_is;
+          std::promise<link::Bound> promise;
+          auto bound = promise.get_future();
+          links().probe(qp(here, 1, there),
+                        [&](link::Bound b) { promise.set_value(std::move(b)); });
+          CHECK_THAT(bound.wait_for(30s) == std::future_status::ready);
+          CHECK_THAT(bound.get().verdict == (right ? Verdict::adverb : Verdict::refused));
+        });
+        if (!seeker.ended_well()) {
+          printf("# owner %u, seeker %u\n", owner_is, seeker_is);
+          return false;
+        }
+      }
+  return true;
+}
+
 // As on a host with two adapters: the same number on lo0 and on lo1, in two processes.
 bool equal_numbers_on_two_devices_are_told_apart() {
   Place place;
@@ -315,6 +353,43 @@ bool equal_numbers_on_two_devices_are_told_apart() {
       CHECK_THAT(bound.remote_handle == 20 + static_cast<uint64_t>(which));
       CHECK_THAT(std::chrono::steady_clock::now() - start < 5s); // nobody waited for the wrong one
     }
+  });
+  return seeker.ended_well();
+}
+
+bool a_link_over_which_nothing_is_bound_ends_and_another_is_made() {
+  Place place;
+  Node owner(place.policy(), [](Node& me) {
+    install();
+    for (uint64_t i = 0; i < 3; ++i) {
+      const auto shift = static_cast<uint32_t>(i);
+      links().publish(qp(there + shift, 1000 + i));
+      links().connected(qp(there + shift, 1000 + i, here + shift));
+    }
+    me.say('r');
+    me.hear('q');
+  });
+  if (!owner.hear('r'))
+    return false;
+  Node seeker(place.policy(), [](Node&) {
+    install();
+    const auto first = bind(qp(here, 1, there));
+    CHECK_THAT(first.verdict == Verdict::adverb);
+    links().unbind(1);
+    const auto second = bind(qp(here + 1, 2, there + 1)); // in time
+    CHECK_THAT(second.channel == first.channel);
+    for (const auto start = std::chrono::steady_clock::now();
+         std::chrono::steady_clock::now() - start < 6s;)
+      asker->exchange(*second.channel, 100);
+    const auto start = std::chrono::steady_clock::now();
+    links().unbind(2);
+    asker->wait_down(1);
+    const auto took = std::chrono::steady_clock::now() - start;
+    CHECK_THAT(took > 4s && took < 15s);
+    asker->sent = asker->received = asker->wanted = 0;
+    const auto third = bind(qp(here + 2, 3, there + 2));
+    CHECK_THAT(third.verdict == Verdict::adverb && third.channel != first.channel);
+    asker->exchange(*third.channel, 100);
   });
   return seeker.ended_well();
 }
@@ -425,7 +500,9 @@ constexpr Case cases[] = {
     CASE(the_death_of_the_peer_is_told_once),
     CASE(another_process_takes_over_the_broker),
     CASE(processes_of_one_key_link_and_others_are_refused),
+    CASE_AS_ROOT(another_user_of_this_host_is_refused_but_for_a_key_and_root),
     CASE(equal_numbers_on_two_devices_are_told_apart),
+    CASE(a_link_over_which_nothing_is_bound_ends_and_another_is_made),
     CASE(a_process_links_to_itself),
     CASE(a_fork_child_holds_nothing_of_the_link_and_starts_anew),
     CASE(links_come_and_go_without_growing),

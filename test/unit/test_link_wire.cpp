@@ -80,15 +80,15 @@ TEST_CASE("a frame comes out as it went in, and every shorter piece of it is par
     CHECK(wire::parse({frame.data(), n}, out) == wire::Parse::partial);
 }
 
-TEST_CASE("the bytes of a frame are those of wire version 1") {
+TEST_CASE("the bytes of a frame are those of wire version 2") {
   const auto frame = wire::frame(wire::Registration{{}, 0x00123456, 0}, wire::Type::add_qp);
-  const unsigned char head[] = {'A', 'D', 'V', 'B', 1, 0, 32, 0, 24, 0, 0, 0};
+  const unsigned char head[] = {'A', 'D', 'V', 'B', 2, 0, 32, 0, 24, 0, 0, 0};
   REQUIRE(frame.size() == 36);
   CHECK(memcmp(frame.data(), head, sizeof head) == 0);
   CHECK(frame[28] == std::byte{0x56});
   CHECK(frame[29] == std::byte{0x34});
-  CHECK(sizeof(wire::Hello) == 56);
-  CHECK(sizeof(wire::HelloAck) == 72);
+  CHECK(sizeof(wire::Hello) == 64);
+  CHECK(sizeof(wire::HelloAck) == 80);
   CHECK(sizeof(wire::Bind) == 56);
   CHECK(sizeof(wire::Companion) == 48);
   CHECK(sizeof(wire::CompanionAck) == 48);
@@ -102,8 +102,10 @@ TEST_CASE("wrong magic, version, type and length are told apart and never read p
     CHECK(wire::parse({frame.data(), 4}, out) == wire::Parse::malformed);
   }
   SECTION("version") {
-    frame[4] = std::byte{2};
+    const auto other = GENERATE(uint8_t{1}, uint8_t{3});
+    frame[4] = std::byte{other};
     CHECK(wire::parse(frame, out) == wire::Parse::wrong_version);
+    CHECK(out.version_there == other);
   }
   SECTION("type") {
     frame[6] = std::byte{99};

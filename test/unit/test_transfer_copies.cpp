@@ -34,7 +34,7 @@ struct FakeTarget final : transfer::Target {
   registration::Regions& regions() const override { return *of; }
   bool settle_receives(const RequestHeader&) override { return true; }
   void expect_immediate(uint64_t n, uint32_t) override { expected = n; }
-  void lent_over_lost_link() override {}
+  void lent_over_lost_link(transfer::Grants) override {}
   bool serves = true;
   bool leaves = false;
   uint64_t expected = 0;
@@ -53,6 +53,7 @@ struct Owner {
       all[i].of = &regions;
       all[i].of_pd = &device.pd;
       targets.add(i + 1, &all[i]);
+      channel->bind(i + 1, 77);
     }
     const unsigned access =
         IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;

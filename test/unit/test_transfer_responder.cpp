@@ -36,7 +36,7 @@ struct FakeTarget final : transfer::Target {
   }
   int asked = 0;
   void expect_immediate(uint64_t, uint32_t) override {}
-  void lent_over_lost_link() override {}
+  void lent_over_lost_link(transfer::Grants) override {}
   bool settled = true;
 };
 
@@ -48,8 +48,10 @@ struct Owner {
     channel = std::make_shared<FakeChannel>(progress, link::Channel::Role::server, size);
     protocol = transfer::make_protocol(bench.world, handlers, targets);
     channel->open(*protocol);
-    for (uint64_t i = 0; i < all.size(); ++i)
+    for (uint64_t i = 0; i < all.size(); ++i) {
       targets.add(i + 1, &all[i]);
+      channel->bind(i + 1, 77);
+    }
   }
   ~Owner() {
     for (auto& k : kept)
@@ -454,4 +456,21 @@ TEST_CASE("a token outlives its link") {
   CHECK(owner.channel->sent() == 0);
   owner.bench.service.run_tasks();
   CHECK(owner.channel->buffers_out() == 0);
+}
+
+// By what links may pin in all and what of that is left. Thousands of peers may come, each of whom
+// has two credits at least.
+TEST_CASE("messages are short where memory for them is, or has become") {
+  const Owner owner;
+  const auto size = [&](uint64_t budget, uint64_t left) {
+    return owner.protocol->size(budget, left).message;
+  };
+  constexpr uint64_t mib = 1 << 20;
+  CHECK(size(8 * mib, 8 * mib) > 64 * 1024);
+  CHECK(size(8 * mib, mib) > 64 * 1024);
+  const size_t least = size(8 * mib, mib - 1);
+  CHECK(least < 5 * 1024);
+  CHECK(size(8 * mib, 0) == least);
+  CHECK(size(4 * mib - 1, 4 * mib - 1) == least);
+  CHECK(owner.protocol->size(8 * mib, 0).depth >= 2);
 }

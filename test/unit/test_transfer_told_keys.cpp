@@ -224,7 +224,7 @@ TEST_CASE("an initiator forgets what it knew of a key before it acknowledges, an
   struct Only final : link::Protocol {
     uint8_t id() const noexcept override { return 0; }
     uint8_t version() const noexcept override { return 1; }
-    Size size(uint64_t) const noexcept override { return {}; }
+    Size size(uint64_t, uint64_t) const noexcept override { return {}; }
     std::shared_ptr<link::ChannelUser> open(const std::shared_ptr<link::Channel>&) override {
       return user;
     }

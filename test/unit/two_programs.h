@@ -14,7 +14,9 @@
 #include "transfer/protocol.h"
 
 #include <cstring>
+#include <map>
 #include <new>
+#include <utility>
 #include <vector>
 
 namespace adverb::test {
@@ -83,8 +85,10 @@ public:
         if (theirs.qp.qpn != qp.dest_qpn)
           continue;
         for (const auto& pair : joint_.pairs)
-          if (pair.from == this && pair.to == theirs.links)
+          if (pair.from == this && pair.to == theirs.links) {
+            bound(qp, theirs.qp, pair.server);
             return done({link::Verdict::adverb, pair.client, theirs.qp.handle, {}, true});
+          }
         const auto size =
             FakeChannel::Size{.credits = 5, .message_max = 4096, .version = joint_.version};
         Joint::Pair pair{
@@ -95,6 +99,7 @@ public:
         pair.client->open(*protocol_);
         pair.server->open(*theirs.links->protocol_);
         joint_.pairs.push_back(pair);
+        bound(qp, theirs.qp, pair.server);
         done({link::Verdict::adverb, pair.client, theirs.qp.handle, {}, true});
         return;
       }
@@ -102,6 +107,12 @@ public:
     });
   }
   void cancel_bind(uint64_t) override {}
+  void unbind(uint64_t handle) override {
+    world_.service.run([this, handle] {
+      for (const auto& [peers, server] : std::exchange(bound_[handle], {}))
+        server->unbind(peers, handle);
+    });
+  }
   void probe(const link::LocalQp&, std::function<void(link::Bound)>) override {}
   std::shared_ptr<link::Progress> progress(ibv_device*) override {
     if (joint_.out_of_threads)
@@ -111,8 +122,15 @@ public:
   void await_probes() noexcept override {}
 
 private:
+  void bound(const link::LocalQp& mine, const link::LocalQp& theirs,
+             const std::shared_ptr<FakeChannel>& server) {
+    server->bind(theirs.handle, mine.handle);
+    bound_[mine.handle].emplace_back(theirs.handle, server);
+  }
+
   World& world_;
   Joint& joint_;
+  std::map<uint64_t, std::vector<std::pair<uint64_t, std::shared_ptr<FakeChannel>>>> bound_;
   std::shared_ptr<link::Protocol> protocol_;
   std::shared_ptr<FakeProgress> progress_ = std::make_shared<FakeProgress>();
 };
