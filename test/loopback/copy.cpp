@@ -54,8 +54,9 @@ bool writable(const iovec& range) {
          process_vm_writev(getpid(), &here, 1, &there, 1, 0) == 1;
 }
 
-template <bool kOut> Copied copy(pid_t peer, Ranges local, Ranges remote) {
-  split_tail(kOut ? remote : local);
+template <bool kOut> Copied copy(pid_t peer, Ranges local, Ranges remote, bool tail_last) {
+  if (tail_last)
+    split_tail(kOut ? remote : local);
   while (local.count != 0 && remote.count != 0) {
     const ssize_t moved =
         kOut ? process_vm_writev(peer, local.part, local.count, remote.part, remote.count, 0)
@@ -75,12 +76,12 @@ template <bool kOut> Copied copy(pid_t peer, Ranges local, Ranges remote) {
 
 } // namespace
 
-Copied copy_out(pid_t peer, const Ranges& local, const Ranges& remote) {
-  return copy<true>(peer, local, remote);
+Copied copy_out(pid_t peer, const Ranges& local, const Ranges& remote, bool tail_last) {
+  return copy<true>(peer, local, remote, tail_last);
 }
 
 Copied copy_in(pid_t peer, const Ranges& local, const Ranges& remote) {
-  return copy<false>(peer, local, remote);
+  return copy<false>(peer, local, remote, true);
 }
 
 } // namespace adverb::loopback

@@ -30,8 +30,9 @@ struct Ranges {
 enum class Copied { all, local_fault, remote_fault, gone };
 
 // copy.cpp: by process_vm_*; unmapped memory is an answer, not a crash. The last aligned <= 8
-// bytes of the target are stored last and by themselves.
-Copied copy_out(pid_t peer, const Ranges& local, const Ranges& remote);
+// bytes of the target are stored last and by themselves, unless nobody looks at them before being
+// told.
+Copied copy_out(pid_t peer, const Ranges& local, const Ranges& remote, bool tail_last = true);
 Copied copy_in(pid_t peer, const Ranges& local, const Ranges& remote);
 
 // What a key says about a range. Inside a CriticalSection only.
