@@ -29,9 +29,11 @@ constexpr int polls_at_once = 16; // batches; then others get the lock
 constexpr std::chrono::microseconds polls_watched{100};
 constexpr std::chrono::microseconds polls_watched_most{1000};
 constexpr uint32_t enough_by_polls = 64; // times in a row that nobody else found messages
-// A stream of messages is looked for without system calls.
-constexpr std::chrono::microseconds offered_after{10};
+// A stream of messages, which come a round trip after each other, is looked for without system
+// calls; then the processor is offered to others, each few microseconds.
+constexpr std::chrono::microseconds offered_after{20};
 constexpr int pauses = 4; // a tenth of a microsecond, or two
+constexpr int pauses_offered = 20 * pauses;
 
 void relax() {
 #if defined(__x86_64__)
@@ -167,10 +169,10 @@ bool Device::look(bool after_job) {
     return arm();
   }
   // The next look shall tell, too, whether the program polls.
-  if (now - std::max(last_message_, looking_since_) < offered_after)
-    for (int i = 0; i < pauses; ++i)
-      relax();
-  else
+  const bool offers = now - std::max(last_message_, looking_since_) >= offered_after;
+  for (int i = 0; i < (offers ? pauses_offered : pauses); ++i)
+    relax();
+  if (offers)
     sched_yield();
   spin_.round(now, world_.clock.now());
   return true;
