@@ -9,12 +9,16 @@
 namespace adverb::transfer {
 namespace {
 
+constexpr link::Protocol::Size longest{header_bytes + 131072, 8};
 constexpr link::Protocol::Size large{header_bytes + 65536, 8};
 constexpr link::Protocol::Size small{header_bytes + 4096, 16};
 constexpr uint64_t budget_for_large = 4U << 20;
 // A channel has two credits however little is left, and each is a buffer both ways: beyond the
 // budget these are of short messages, 25 KiB where long ones would pin 384.
 constexpr uint64_t left_for_large = 1U << 20;
+// The first channels, which are all that most processes have, may have twice as long ones: 2.3 MiB,
+// where four times as much is left.
+constexpr uint64_t left_for_longest = 8U << 20;
 
 class TransferProtocol final : public link::Protocol {
 public:
@@ -25,7 +29,9 @@ public:
   // 1: notices; 2: shared messages.
   uint8_t version() const noexcept override { return version_sharing; }
   Size size(uint64_t budget, uint64_t left) const noexcept override {
-    return budget >= budget_for_large && left >= left_for_large ? large : small;
+    if (budget < budget_for_large || left < left_for_large)
+      return small;
+    return left < left_for_longest ? large : longest;
   }
   std::shared_ptr<link::ChannelUser> open(const std::shared_ptr<link::Channel>& channel) override {
     if (channel->role() == link::Channel::Role::client)
