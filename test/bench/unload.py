@@ -6,14 +6,15 @@ import glob
 import json
 import os
 import re
+import statistics
 import subprocess
 import tempfile
 
 from native import Native, paired
 
 COUNT = 4000             # requests of a run that is counted; another has three times as many
-LATENCY_COUNT = 3000     # of a run that is timed
-LARGE_COUNT = 100
+LATENCY_COUNT = 20000    # of a run that is timed: a tenth of a second without spinning is a part of it only
+LARGE_COUNT = 400        # in fewer, the time until threads have found their processors is a part of it
 LARGE = 1 << 20          # bytes
 # (title, operation, bytes, outstanding, stock's operation, requests of a run, bar of the ratio, link.spin in us)
 TIMES = [
@@ -32,6 +33,10 @@ COUNTS = {"link_messages": ("messages", 2), "link_completions": ("completions of
 LIST = 16
 LIST_COUNTS = {"link_messages": ("messages", 2.1 / LIST), "link_completions": ("completions of messages", 2.6 / LIST)}
 SYSCALLS = 0.01
+# The loopback device moves the bytes of each message by one of these (process_vm_readv, process_vm_writev),
+# where a device would by itself. They are not counted.
+OF_DEVICE = "id != 310 && id != 311"
+SYSCALL_RUNS = 5         # pairs, of whose differences the median counts: any disturbance adds some
 
 
 def policy(scratch, spin):
@@ -54,17 +59,29 @@ def counted(native, scratch, words):
 
 
 def syscalls(native, words, spin):
-    """Of both processes and the few that start them; None where perf may not count them."""
+    """Of both processes and the few that start them, beyond the device's; None where perf may not count them."""
     with tempfile.TemporaryDirectory() as scratch:
         out = os.path.join(scratch, "perf")
         try:
-            native.run(True, *words, before=("perf", "stat", "-x,", "-e", "raw_syscalls:sys_enter", "-o", out),
+            native.run(True, *words, before=("perf", "stat", "-x,", "-e", "raw_syscalls:sys_enter",
+                                               "--filter", OF_DEVICE, "-o", out),
                        ADVERB_POLICY=policy(scratch, spin))
         except (OSError, subprocess.CalledProcessError):
             return None
         with open(out, encoding="utf-8") as file:
             total = re.search(r"^(\d+),", file.read(), re.M)
     return int(total.group(1)) if total else None
+
+
+def syscalls_each(native, words, more, spin):
+    """Of one request: what is done once falls out of the difference of two runs."""
+    differences = []
+    for _ in range(SYSCALL_RUNS):
+        a, b = (syscalls(native, (*words, n, *more), spin) for n in (COUNT, 3 * COUNT))
+        if a is None or b is None:
+            return None
+        differences.append((b - a) / (2.5 * COUNT))
+    return max(round(statistics.median(differences), 3), 0)
 
 
 def count_rows(native, scratch):
@@ -80,12 +97,15 @@ def count_rows(native, scratch):
         for counter, (title, bar) in LIST_COUNTS.items():
             yield {"name": f"{operation}_lists_{counter}", "title": f"{operation.upper()} of 8 B, {LIST} a list: {title}",
                    "value": round((lists[1][counter] - lists[0][counter]) / (2.5 * COUNT), 3), "bar": round(bar, 3)}
-        for spin in (50, 0):
-            less, more = (syscalls(native, runs(n), spin) for n in (COUNT, 3 * COUNT))
-            if less is not None and more is not None:
-                row = {"name": f"{operation}_syscalls_spin{spin}", "value": round((more - less) / (2.5 * COUNT), 3),
-                       "title": f"{operation.upper()} of 8 B: system calls, both ends poll, spinning for {spin} us"}
-                yield row | ({"bar": SYSCALLS} if spin != 0 else {})
+        # The ends that poll are the initiator's program and the owner's copier. With the owner's program there
+        # are three, each of which wants a processor.
+        for polls, spin in (((), 50), ((), 0), (("polls",), 50)):
+            value = syscalls_each(native, (operation, 8, 1), polls, spin)
+            if value is not None:
+                row = {"name": f"{operation}_syscalls_spin{spin}{'_polls' if polls else ''}", "value": value,
+                       "title": f"{operation.upper()} of 8 B: system calls, "
+                                + (f"spinning for {spin} us" if not polls else "while the owner's program polls, too")}
+                yield row | ({"bar": SYSCALLS} if spin != 0 and not polls else {})
     # The loopback device's own thread wakes now and then, too.
     stock, adverb = (min(native.run(adverb, "idle", 2, ADVERB_POLICY=policy(scratch, 50))[0] for _ in range(4))
                      for adverb in (False, True))
