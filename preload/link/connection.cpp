@@ -92,6 +92,15 @@ void Connection::ready(uint32_t events) {
   }
 }
 
+// What reads and sends fail with for now. Who is told first that the connection is no more hears
+// why, the other only that it has ended.
+bool Connection::passing(int error) {
+  if (error == EAGAIN || error == EWOULDBLOCK || error == EINTR)
+    return true;
+  cut_ = cut_ || (has_sent_ && error != EPIPE && error != ENOTCONN);
+  return false;
+}
+
 bool Connection::read_some() {
   for (int round = 0; round < reads_at_once; ++round) {
     std::array<std::byte, 4096> buffer;
@@ -104,7 +113,7 @@ bool Connection::read_some() {
     message.msg_controllen = control.size();
     const ssize_t n = recvmsg(fd_, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (n < 0)
-      return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
+      return passing(errno);
     for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c))
       if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
         // There is room for more than the one that is meant.
@@ -181,8 +190,7 @@ void Connection::flush() {
   while (!out_.empty()) {
     const ssize_t n = ::send(fd_, out_.data(), out_.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
     if (n <= 0) {
-      if (n < 0 && (errno == EAGAIN || errno == EINTR || errno == ENOTCONN) &&
-          out_.size() <= queue_max)
+      if (n < 0 && (passing(errno) || errno == ENOTCONN) && out_.size() <= queue_max)
         return;
       out_.clear(); // the reading side will see the end
       return;

@@ -40,6 +40,8 @@ public:
   bool is_open() const noexcept { return fd_ >= 0; }
   int fd() const noexcept { return fd_; }
   bool has_sent() const noexcept { return has_sent_; } // a first byte: the connection stood
+  // It has ended, but not because the other end closed it or said nonsense: the network gave it up.
+  bool cut() const noexcept { return cut_; }
   // Gives the descriptor away, with what was read and not yet parsed.
   int detach(std::vector<std::byte>& unread);
 
@@ -49,6 +51,7 @@ private:
   bool read_some();
   void flush();
   void refuse_version(uint16_t theirs);
+  bool passing(int error);
   void dispatch();
   void fail(const char* why);
 
@@ -58,6 +61,7 @@ private:
   std::vector<std::byte> out_;
   int passed_fd_ = -1;
   bool has_sent_ = false;
+  bool cut_ = false;
   OnFrame on_frame_;
   std::function<void(const char*)> on_close_;
 };

@@ -29,6 +29,10 @@ constexpr std::chrono::seconds auth_due{2};
 // A link over which no queue pair is bound is of no use to its peer, who makes another one when it
 // binds the next.
 constexpr std::chrono::seconds idle_due{5};
+// What is bound over a link whose connection was lost stays so long: its peer comes back sooner
+// (seeker_away.cpp). And of those at most so many.
+constexpr std::chrono::seconds away_due{10};
+constexpr size_t away_max = 64;
 constexpr size_t links_max = 4096;
 constexpr size_t bound_max = 4096;  // queue pairs of one peer process
 constexpr size_t channels_max = 64; // to one; a path and protocol needs one
@@ -40,8 +44,10 @@ struct Owner::Link {
   std::shared_ptr<Connection> connection;
   wire::Id peer_nonce{};
   wire::Id nonce{};
+  wire::Id ticket{};
   bool trusted = false;
-  uint64_t timer = 0; // until trusted; then until it has been idle for long, if it is
+  bool away = false;  // its connection was lost
+  uint64_t timer = 0; // until trusted; then until it has been idle or away for long, if it is
   struct Bound {
     uint64_t handle = 0; // of the queue pair of this process; 0: it is waited for
     ibv_device* device = nullptr;
@@ -71,6 +77,7 @@ void Owner::accept(int fd, const wire::Hello& hello) {
   link->connection = Connection::make(world_, fd);
   link->peer_nonce = hello.nonce;
   link->nonce = random_id(world_.entropy);
+  link->ticket = random_id(world_.entropy);
   wire::HelloAck ack{};
   ack.process = process_;
   ack.nonce = link->nonce;
@@ -86,6 +93,8 @@ void Owner::accept(int fd, const wire::Hello& hello) {
   } else {
     ack.mac = prove(world_.policy().link().key, 'o', hello.nonce, link->nonce);
   }
+  if (ack.answer == 0)
+    ack.ticket = link->ticket;
   link->connection->send(wire::frame(ack));
   if (ack.answer != 0) {
     world_.counters.count(Counter::hellos_refused);
@@ -105,6 +114,7 @@ void Owner::accept(int fd, const wire::Hello& hello) {
     return;
   }
   links_.insert(link);
+  by_ticket_[link->ticket] = link;
   const std::weak_ptr weak(link);
   link->connection->start(
       [this, weak](const wire::Frame& frame, int&) {
@@ -113,7 +123,7 @@ void Owner::accept(int fd, const wire::Hello& hello) {
       },
       [this, weak](const char* why) {
         if (const auto l = weak.lock())
-          end(l, why);
+          lost(l, why);
       });
   if (!link->trusted)
     link->timer = world_.service.after(auth_due, [this, weak] {
@@ -129,7 +139,7 @@ void Owner::accept(int fd, const wire::Hello& hello) {
 
 void Owner::look_if_idle(const std::shared_ptr<Link>& link) {
   const bool idle = link->bound.empty() && link->waits.empty();
-  if (idle == (link->timer != 0))
+  if (link->away || idle == (link->timer != 0))
     return;
   if (!idle) {
     world_.service.cancel(std::exchange(link->timer, 0));
@@ -142,17 +152,70 @@ void Owner::look_if_idle(const std::shared_ptr<Link>& link) {
   });
 }
 
+// Who asked for them asks anew, if it still wants them.
+void Owner::forget_waiting(const std::shared_ptr<Link>& link) {
+  while (!link->waits.empty())
+    wait_no_more(*link->waits.begin());
+  std::erase_if(link->bound, [](const auto& entry) { return entry.second.handle == 0; });
+}
+
+// A connection that the network gave up is no reason to end what goes over the companion: whoever
+// closes one, or whose process ends, is heard to.
+void Owner::lost(const std::shared_ptr<Link>& link, const char* why) {
+  forget_waiting(link);
+  const bool serves =
+      std::ranges::any_of(link->channels, [](const auto& c) { return !c.second->down(); });
+  if (!link->connection->cut() || !link->trusted || link->bound.empty() || !serves)
+    return end(link, why);
+  world_.log.info("a peer's connection was lost; what is bound over it stays so for {} s",
+                  away_due.count());
+  link->connection->close();
+  if (link->timer != 0)
+    world_.service.cancel(link->timer);
+  link->away = true;
+  link->timer = world_.service.after(away_due, [this, weak = std::weak_ptr(link)] {
+    if (const auto l = weak.lock())
+      end(l, "its connection was lost, and the peer has not come back");
+  });
+  away_.push_back(link);
+  std::erase_if(away_, [](const auto& weak) {
+    const auto l = weak.lock();
+    return !l || !l->away;
+  });
+  if (away_.size() > away_max)
+    end(away_.front().lock(), "too many whose connections were lost");
+}
+
+// The connection of `link` stands for that of the ticket. That one need not be known to be lost
+// here: a connection may end at one end alone.
+Answer Owner::resume(const std::shared_ptr<Link>& link, const wire::Id& ticket) {
+  const auto at = by_ticket_.find(ticket);
+  const auto former = at == by_ticket_.end() ? nullptr : at->second.lock();
+  if (!former || former == link || !former->trusted || !link->bound.empty() ||
+      !link->waits.empty())
+    return Answer::refused;
+  forget_waiting(former);
+  link->bound = std::exchange(former->bound, {});
+  link->channels = std::exchange(former->channels, {});
+  former->away = false;
+  end(former, "another connection stands for it");
+  look_if_idle(link);
+  world_.counters.count(Counter::links_resumed);
+  return Answer::ok;
+}
+
 void Owner::end(const std::shared_ptr<Link>& link, const char* why) {
   assert(world_.service.on_thread());
   world_.log.debug("a peer's link ended: {}", why);
   for (const auto& [device, channel] : link->channels)
     channel->close();
   link->channels.clear();
-  while (!link->waits.empty())
-    wait_no_more(*link->waits.begin());
+  forget_waiting(link);
   link->connection->close();
   if (link->timer != 0)
-    world_.service.cancel(link->timer);
+    world_.service.cancel(std::exchange(link->timer, 0));
+  link->away = false;
+  by_ticket_.erase(link->ticket);
   links_.erase(link);
 }
 
@@ -178,6 +241,9 @@ void Owner::on_frame(const std::shared_ptr<Link>& link, const wire::Frame& frame
     on_bind(link, wire::get<wire::Bind>(frame), frame.type == wire::Type::probe);
   } else if (frame.type == wire::Type::unbind) {
     unbind(link, wire::get<wire::Unbind>(frame).handle);
+  } else if (frame.type == wire::Type::resume) {
+    const auto answer = resume(link, wire::get<wire::Resume>(frame).ticket);
+    link->connection->send(wire::frame(wire::ResumeAck{static_cast<uint32_t>(answer), 0}));
   } else if (frame.type == wire::Type::companion) {
     on_companion(link, wire::get<wire::Companion>(frame));
   } else {

@@ -7,6 +7,8 @@
 #include "link/directory.h"
 #include "link/protocols.h"
 
+#include <deque>
+#include <map>
 #include <memory>
 #include <set>
 #include <unordered_map>
@@ -40,6 +42,9 @@ private:
   void answer(const std::shared_ptr<Link>& link, const wire::Bind& bind, bool probe,
               wire::Answer answer, const LocalQp& qp);
   void look_if_idle(const std::shared_ptr<Link>& link);
+  void forget_waiting(const std::shared_ptr<Link>& link);
+  void lost(const std::shared_ptr<Link>& link, const char* why);
+  wire::Answer resume(const std::shared_ptr<Link>& link, const wire::Id& ticket);
   void wait_for(const std::shared_ptr<Link>& link, const wire::Bind& bind, bool probe,
                 wire::Answer so_far);
   void wait_no_more(uint64_t wait);
@@ -54,6 +59,8 @@ private:
   const Protocols& protocols_;
   const wire::Id process_;
   std::set<std::shared_ptr<Link>> links_;
+  std::map<wire::Id, std::weak_ptr<Link>> by_ticket_;
+  std::deque<std::weak_ptr<Link>> away_; // whose connections were lost, in that order
   struct Waiting {
     std::weak_ptr<Link> link; // which ends them when it ends
     wire::Bind bind;

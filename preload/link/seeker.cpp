@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-#include "link/seeker.h"
 #include "link/address.h"
-#include "link/companion.h"
-#include "link/connection.h"
 #include "link/hmac.h"
 #include "link/identity.h"
+#include "link/seeker_parts.h"
 #include "world/world.h"
 
 #include <algorithm>
@@ -33,6 +31,7 @@ constexpr std::chrono::seconds answer_due{3};
 constexpr std::chrono::milliseconds again_after{30};
 constexpr uint32_t credits_max = UINT16_MAX; // what a frame can say
 constexpr int again_max = 4;                 // times a connection that ended early is made anew
+constexpr size_t unbound_max = 1024;
 constexpr int attempts_max =
     16; // connections made for one queue pair; a host's devices number alike
 
@@ -58,49 +57,6 @@ uint32_t patience_of(const LocalQp& qp) {
 }
 
 } // namespace
-
-struct Seeker::Search {
-  LocalQp qp;
-  std::shared_ptr<Protocol> protocol; // null: a probe
-  std::function<void(Bound)> done;
-  std::string host;
-  std::set<Link*> tried;
-  std::weak_ptr<Link> asked; // that has not answered yet
-  uint64_t remote_handle = 0;
-  uint64_t timer = 0;
-  int attempts = 0;
-  bool unknown = false; // a process that was asked does not own the queue pair
-  bool finished = false;
-};
-
-struct Seeker::Link {
-  std::shared_ptr<Connection> connection;
-  std::string host;
-  wire::Id nonce{};
-  bool ready = false;
-  bool ended = false;
-  uint64_t timer = 0;
-  std::shared_ptr<Search> first; // whose target the hello names
-  struct Path {
-    std::shared_ptr<Companion> channel;
-    std::shared_ptr<Protocol> protocol;
-    bool up = false;
-    wire::Id nonce{};
-    std::vector<std::shared_ptr<Search>> waiting;
-    LocalQp qp; // whose path it takes
-  };
-  std::map<std::string, Path> paths;
-};
-
-struct Seeker::Host {
-  sockaddr_in6 address{};
-  std::string name;
-  std::vector<std::shared_ptr<Link>> links; // ready ones
-  bool connecting = false;
-  bool known = false;                          // has answered as adverb before
-  std::deque<std::shared_ptr<Search>> waiting; // for the connection under way
-  std::chrono::nanoseconds stock_until{};      // of the World's clock
-};
 
 Seeker::Host& Seeker::host_of(const std::string& name) {
   auto& host = hosts_[name];
@@ -153,8 +109,13 @@ void Seeker::unbind(uint64_t handle) {
   const auto at = bound_.find(handle);
   if (at == bound_.end())
     return;
-  if (const auto link = at->second.lock(); link && !link->ended)
-    link->connection->send(wire::frame(wire::Unbind{handle}));
+  if (const auto link = at->second.link.lock(); link && !link->ended) {
+    link->unbound.push_back(handle);
+    if (link->unbound.size() > unbound_max)
+      link->unbound.pop_front();
+    if (!link->away)
+      link->connection->send(wire::frame(wire::Unbind{handle}));
+  }
   bound_.erase(at);
 }
 
@@ -205,9 +166,9 @@ void Seeker::go_on(const std::shared_ptr<Search>& search) {
     bind.handle = search->qp.handle;
     if (search->protocol) {
       if (const auto before = bound_.find(bind.handle);
-          before != bound_.end() && before->second.lock() != link)
+          before != bound_.end() && before->second.link.lock() != link)
         unbind(bind.handle);
-      bound_[bind.handle] = link;
+      bound_[bind.handle] = {link, bind.dqpn, bind.dgid};
     }
     search->asked = link;
     link->connection->send(
@@ -228,6 +189,21 @@ void Seeker::go_on(const std::shared_ptr<Search>& search) {
   }
 }
 
+// A socket that is about to be connected to the host's broker; -1, and errno.
+int Seeker::reach(const Host& host) const {
+  const int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  sockaddr_in6 to = host.address;
+  to.sin6_port = htons(world_.policy().link().port);
+  if (fd >= 0 && ::connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof to) != 0 &&
+      errno != EINPROGRESS) {
+    const int rc = errno;
+    close(fd);
+    errno = rc;
+    return -1;
+  }
+  return fd;
+}
+
 void Seeker::connect(Host& host, const std::shared_ptr<Search>& first) {
   const auto& settings = world_.policy().link();
   auto link = std::make_shared<Link>();
@@ -237,14 +213,9 @@ void Seeker::connect(Host& host, const std::shared_ptr<Search>& first) {
   host.connecting = true;
   ++first->attempts;
   world_.counters.count(Counter::hellos_sent);
-  const int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  sockaddr_in6 to = host.address;
-  to.sin6_port = htons(settings.port);
-  if (fd < 0 ||
-      (::connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof to) != 0 && errno != EINPROGRESS)) {
+  const int fd = reach(host);
+  if (fd < 0) {
     const bool refused = errno == ECONNREFUSED;
-    if (fd >= 0)
-      close(fd);
     no_link(host, link, Answer::no_such_qp, true, refused ? remember_refusal : remember_silence,
             "cannot connect");
     return;
@@ -317,12 +288,12 @@ bool Seeker::again(const std::shared_ptr<Search>& search) {
 
 void Seeker::lost(const std::shared_ptr<Link>& link, const char* why) {
   assert(world_.service.on_thread());
-  if (link->ended)
+  if (link->ended || link->away)
     return;
-  link->ended = true;
   world_.service.cancel(link->timer);
   Host& host = host_of(link->host);
   if (!link->ready) {
+    link->ended = true;
     // Nobody listens, so nobody there runs adverb, unless a broker has just gone: its successor
     // takes some instants.
     if ((link->connection->has_sent() || host.known) && again(link->first)) {
@@ -335,12 +306,25 @@ void Seeker::lost(const std::shared_ptr<Link>& link, const char* why) {
     no_link(host, link, Answer::no_such_qp, true, remember_refusal, why);
     return;
   }
+  std::erase(host.links, link);
+  if (link->connection->cut() && std::ranges::any_of(link->paths, [](const auto& entry) {
+        return entry.second.up && !entry.second.channel->down();
+      }))
+    go_away(link, why);
+  else
+    give_up(link, why);
+  start_over(link);
+}
+
+// The link is no more, and what went over it neither.
+void Seeker::give_up(const std::shared_ptr<Link>& link, const char* why) {
+  link->ended = true;
   world_.counters.count(Counter::links_down);
-  if (std::erase_if(bound_, [&](const auto& entry) { return entry.second.lock() == link; }) != 0)
+  if (std::erase_if(bound_,
+                    [&](const auto& entry) { return entry.second.link.lock() == link; }) != 0)
     world_.log.info("link to {} lost: {}", link->host, why);
   else
     world_.log.debug("link to {} ended, nothing was bound: {}", link->host, why);
-  std::erase(host.links, link);
   for (auto& [key, path] : link->paths) {
     if (path.channel)
       path.channel->close();
@@ -348,7 +332,10 @@ void Seeker::lost(const std::shared_ptr<Link>& link, const char* why) {
       search->remote_handle = 0;
   }
   link->paths.clear();
-  // Searches that had asked this link and wait for its answer start over.
+}
+
+// Searches that had asked this link and wait for its answer.
+void Seeker::start_over(const std::shared_ptr<Link>& link) {
   std::vector<std::shared_ptr<Search>> again;
   for (const auto& [handle, search] : searches_)
     if (search->tried.contains(link.get()))
@@ -374,41 +361,52 @@ void Seeker::on_frame(const std::shared_ptr<Link>& link, const wire::Frame& fram
   }
 }
 
-void Seeker::on_hello_ack(const std::shared_ptr<Link>& link, const wire::HelloAck& ack) {
-  world_.service.cancel(link->timer);
-  Host& host = host_of(link->host);
-  const auto fail = [&](Answer answer, const char* why) {
-    link->ended = true;
-    link->connection->close();
-    no_link(host, link, answer, false, {}, why);
-  };
-  if (ack.answer == static_cast<uint32_t>(Answer::no_such_qp))
-    return fail(Answer::no_such_qp, "no process there that runs adverb owns the queue pair");
+// Why there is no link with who answers so; null: there is one.
+const char* Seeker::judge(const wire::HelloAck& ack, const wire::Id& nonce, const std::string& host,
+                          Answer& answer) {
+  answer = Answer::refused;
+  if (ack.answer == static_cast<uint32_t>(Answer::no_such_qp)) {
+    answer = Answer::no_such_qp;
+    return "no process there that runs adverb owns the queue pair";
+  }
   if (ack.answer == static_cast<uint32_t>(Answer::wrong_version) ||
       !wire::meet(ack.speaks, wire::Versions{})) {
     if (world_.log.every("wire-version", 10))
       world_.log.warn(
           "{} speaks versions {} to {} of adverb's links and this one {} to {}; they do "
           "not link, run the same adverb on both sides",
-          link->host, ack.speaks.oldest, ack.speaks.newest, wire::version_oldest, wire::version);
-    return fail(Answer::wrong_version, "the peer's adverb speaks another version of links");
+          host, ack.speaks.oldest, ack.speaks.newest, wire::version_oldest, wire::version);
+    answer = Answer::wrong_version;
+    return "the peer's adverb speaks another version of links";
   }
   if (ack.answer != 0)
-    return fail(Answer::refused, "not allowed by the peer's policy (link.allow)");
-  if (world_.policy().link().key.empty()) {
-    if (ack.mac != wire::Mac{})
-      return fail(Answer::refused, "the peer asks for the key of a link.key_file");
-  } else {
-    if (!equal(ack.mac, prove(world_.policy().link().key, 'o', link->nonce, ack.nonce))) {
-      world_.counters.count(Counter::auth_failures);
-      return fail(Answer::refused, "the peer does not know the key of link.key_file");
-    }
-    link->connection->send(
-        wire::frame(wire::Auth{prove(world_.policy().link().key, 'i', link->nonce, ack.nonce)}));
+    return "not allowed by the peer's policy (link.allow)";
+  const auto& key = world_.policy().link().key;
+  if (key.empty())
+    return ack.mac != wire::Mac{} ? "the peer asks for the key of a link.key_file" : nullptr;
+  if (equal(ack.mac, prove(key, 'o', nonce, ack.nonce)))
+    return nullptr;
+  world_.counters.count(Counter::auth_failures);
+  return "the peer does not know the key of link.key_file";
+}
+
+void Seeker::on_hello_ack(const std::shared_ptr<Link>& link, const wire::HelloAck& ack) {
+  world_.service.cancel(link->timer);
+  Host& host = host_of(link->host);
+  Answer answer = Answer::ok;
+  if (const char* const why = judge(ack, link->nonce, link->host, answer); why != nullptr) {
+    link->ended = true;
+    link->connection->close();
+    no_link(host, link, answer, false, {}, why);
+    return;
   }
+  if (const auto& key = world_.policy().link().key; !key.empty())
+    link->connection->send(wire::frame(wire::Auth{prove(key, 'i', link->nonce, ack.nonce)}));
   world_.counters.count(Counter::hellos_answered);
   world_.counters.count(Counter::links_up);
   link->ready = true;
+  link->peer = ack.process;
+  link->ticket = ack.ticket;
   host.known = true;
   host.connecting = false;
   host.stock_until = {};

@@ -35,13 +35,22 @@ private:
   struct Link;
   struct Host;
   struct Search; // one bind under way
+  struct Away;
+  struct Asked { // where a queue pair was bound, or asked for it, and whom it means
+    std::weak_ptr<Link> link;
+    uint32_t dqpn = 0;
+    wire::Id dgid{};
+  };
 
   Host& host_of(const std::string& name);
   void go_on(const std::shared_ptr<Search>& search);
+  int reach(const Host& host) const;
   void connect(Host& host, const std::shared_ptr<Search>& first);
   void silent(const std::shared_ptr<Link>& link, bool patient);
   bool again(const std::shared_ptr<Search>& search);
   void on_frame(const std::shared_ptr<Link>& link, const wire::Frame& frame);
+  const char* judge(const wire::HelloAck& ack, const wire::Id& nonce, const std::string& host,
+                    wire::Answer& answer);
   void on_hello_ack(const std::shared_ptr<Link>& link, const wire::HelloAck& ack);
   void on_bind_ack(const std::shared_ptr<Link>& link, const wire::BindAck& ack);
   void on_companion_ack(const std::shared_ptr<Link>& link, const wire::CompanionAck& ack);
@@ -49,6 +58,15 @@ private:
   void no_link(Host& host, const std::shared_ptr<Link>& link, wire::Answer answer, bool host_wide,
                std::chrono::milliseconds remember, const char* why);
   void lost(const std::shared_ptr<Link>& link, const char* why);
+  void give_up(const std::shared_ptr<Link>& link, const char* why);
+  void start_over(const std::shared_ptr<Link>& link);
+  // seeker_away.cpp
+  void go_away(const std::shared_ptr<Link>& link, const char* why);
+  void come_back(const std::shared_ptr<Link>& link);
+  void on_frame_away(const std::shared_ptr<Link>& link, const wire::Frame& frame);
+  void try_later(const std::shared_ptr<Link>& link, bool refused);
+  void stay_away(const std::shared_ptr<Link>& link, const char* why);
+  void is_back(const std::shared_ptr<Link>& link);
   void finish(const std::shared_ptr<Search>& search, Bound bound);
 
   World& world_;
@@ -56,7 +74,7 @@ private:
   const wire::Id process_;
   std::map<std::string, std::shared_ptr<Host>> hosts_;
   std::unordered_map<uint64_t, std::shared_ptr<Search>> searches_;
-  std::unordered_map<uint64_t, std::weak_ptr<Link>> bound_; // where each was bound, or asked for it
+  std::unordered_map<uint64_t, Asked> bound_;
 };
 
 } // namespace adverb::link

@@ -19,6 +19,10 @@ size_t payload_of(uint16_t type) {
     return sizeof(Unbind);
   case Type::bind_ack:
     return sizeof(BindAck);
+  case Type::resume:
+    return sizeof(Resume);
+  case Type::resume_ack:
+    return sizeof(ResumeAck);
   case Type::companion:
     return sizeof(Companion);
   case Type::companion_ack:

@@ -12,6 +12,8 @@
 //   unbind                                     mine is bound no more
 //   companion                 companion_ack    queue pair numbers, credits, protocol; then each
 //                                              side's first message on it is the other's nonce
+//   resume                    resume_ack       the connection of this ticket was lost: this one
+//                                              stands for it
 // Over the Unix socket a process registers and withdraws queue pairs; the broker hands it
 // connections (`handed`, with the descriptor and the hello that was read).
 #pragma once
@@ -43,6 +45,8 @@ enum class Type : uint16_t {
   companion_ack,
   unbind,
   probe,
+  resume,
+  resume_ack,
   add_qp = 32,
   remove_qp,
   handed,
@@ -98,6 +102,7 @@ struct HelloAck {
   uint32_t answer;
   uint32_t zero;
   Versions speaks;
+  Id ticket; // secret: who has it may go on with what is bound, should the connection be lost
 };
 struct Auth {
   Mac mac;
@@ -120,6 +125,13 @@ struct BindAck {
 };
 struct Unbind {
   uint64_t handle; // the initiator's
+};
+struct Resume {
+  Id ticket; // of the connection that was lost
+};
+struct ResumeAck {
+  uint32_t answer;
+  uint32_t zero;
 };
 struct Companion {
   uint64_t handle;
@@ -157,6 +169,8 @@ template <> inline constexpr Type type_of<Auth> = Type::auth;
 template <> inline constexpr Type type_of<Bind> = Type::bind;
 template <> inline constexpr Type type_of<Unbind> = Type::unbind;
 template <> inline constexpr Type type_of<BindAck> = Type::bind_ack;
+template <> inline constexpr Type type_of<Resume> = Type::resume;
+template <> inline constexpr Type type_of<ResumeAck> = Type::resume_ack;
 template <> inline constexpr Type type_of<Companion> = Type::companion;
 template <> inline constexpr Type type_of<CompanionAck> = Type::companion_ack;
 

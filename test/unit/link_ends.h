@@ -297,6 +297,27 @@ inline void forget_links() {
   world.in_child();
 }
 
+// Ends every connection of this process to that port, or from it, as a network does that gives one
+// up: both ends are told of an error. How many there were.
+inline int cut_connections(uint16_t port) {
+  int cut = 0;
+  for (int fd = 3; fd < 256; ++fd) {
+    sockaddr_in6 ours{}, theirs{};
+    socklen_t bytes = sizeof ours;
+    if (getsockname(fd, reinterpret_cast<sockaddr*>(&ours), &bytes) != 0 ||
+        ours.sin6_family == AF_UNIX)
+      continue;
+    bytes = sizeof theirs;
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&theirs), &bytes) != 0 ||
+        (ntohs(ours.sin6_port) != port && ntohs(theirs.sin6_port) != port))
+      continue;
+    const sockaddr none{.sa_family = AF_UNSPEC, .sa_data = {}};
+    CHECK_THAT(connect(fd, &none, sizeof none) == 0);
+    ++cut;
+  }
+  return cut;
+}
+
 inline link::Bound bind(const link::LocalQp& q, uint8_t to = protocol) {
   std::promise<link::Bound> promise;
   auto bound = promise.get_future();

@@ -139,7 +139,9 @@ public:
     wire::Hello hello{};
     hello.dqpn = there;
     say(wire::frame(hello));
-    CHECK_THAT(hear<wire::HelloAck>().answer == 0);
+    const auto ack = hear<wire::HelloAck>();
+    CHECK_THAT(ack.answer == 0);
+    ticket = ack.ticket;
   }
   Speaker(const Place& place, std::nullopt_t)
       : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -165,20 +167,25 @@ public:
     return wire::get<T>(frame);
   }
   void finish() const { shutdown(fd_, SHUT_WR); }
+  wire::Id ticket{};
   bool silent() const {
     pollfd ready{fd_, POLLIN, 0};
     return poll(&ready, 1, 0) == 0;
   }
-  void ask_for(uint64_t handle, uint32_t theirs, wire::Type type = wire::Type::bind,
-               uint32_t patience = 0) const {
-    const link::LocalQp q = qp(here, handle, theirs);
+  static wire::Bind bind_for(uint64_t handle, uint32_t ours, uint32_t theirs) {
+    const link::LocalQp q = qp(ours, handle, theirs);
     wire::Bind bind{};
     bind.sgid = link::id_of(q.sgid);
     bind.dgid = link::id_of(q.ah.grh.dgid);
-    bind.sqpn = here;
+    bind.sqpn = ours;
     bind.dqpn = theirs;
-    bind.patience = patience;
     bind.handle = handle;
+    return bind;
+  }
+  void ask_for(uint64_t handle, uint32_t theirs, wire::Type type = wire::Type::bind,
+               uint32_t patience = 0) const {
+    wire::Bind bind = bind_for(handle, here, theirs);
+    bind.patience = patience;
     say(wire::frame(bind, type));
   }
   Answer companion(uint64_t handle, uint64_t remote) const {
@@ -382,6 +389,67 @@ bool a_process_may_have_so_many_channels_and_others_have_theirs() {
   return other.companion(1, 2) == Answer::ok;
 }
 
+bool nobody_goes_on_with_the_link_of_another() {
+  Place place;
+  Node owner(place.policy(), [](Node& me) {
+    install();
+    links().publish(qp(there + 1, 3));
+    links().connected(qp(there + 1, 3, here + 1));
+    own(me);
+  });
+  if (!owner.hear('r'))
+    return false;
+  const auto resume = [](const Speaker& speaker, const wire::Id& ticket) {
+    speaker.say(wire::frame(wire::Resume{ticket}));
+    return static_cast<Answer>(speaker.hear<wire::ResumeAck>().answer);
+  };
+  const Speaker honest(place);
+  honest.ask_for(1, there);
+  CHECK_THAT(honest.hear<wire::BindAck>().answer == 0);
+  wire::Id guess = honest.ticket;
+  guess[15] ^= 1;
+  {
+    const Speaker liar(place);
+    CHECK_THAT(liar.ticket != honest.ticket && liar.ticket != wire::Id{});
+    CHECK_THAT(resume(liar, guess) == Answer::refused);
+    CHECK_THAT(resume(liar, wire::Id{}) == Answer::refused);
+    CHECK_THAT(resume(liar, liar.ticket) == Answer::refused);
+    CHECK_THAT(liar.companion(1, 2) == Answer::no_such_qp);
+    // Who has bound something of its own takes nothing over.
+    liar.say(wire::frame(Speaker::bind_for(1, here + 1, there + 1)));
+    CHECK_THAT(liar.hear<wire::BindAck>().answer == 0);
+    CHECK_THAT(resume(liar, honest.ticket) == Answer::refused);
+  }
+  CHECK_THAT(honest.companion(1, 2) == Answer::ok);
+  // The same peer, over another connection; a ticket serves once.
+  const Speaker again(place);
+  CHECK_THAT(resume(again, honest.ticket) == Answer::ok);
+  CHECK_THAT(again.companion(1, 2) == Answer::ok);
+  const Speaker late(place);
+  CHECK_THAT(resume(late, honest.ticket) == Answer::refused);
+  return true;
+}
+
+bool a_link_that_is_not_gone_on_with_ends() {
+  Place place;
+  Node owner(place.policy(), own);
+  if (!owner.hear('r'))
+    return false;
+  wire::Id ticket{};
+  {
+    const Speaker peer(place);
+    peer.ask_for(1, there);
+    CHECK_THAT(peer.hear<wire::BindAck>().answer == 0);
+    CHECK_THAT(peer.companion(1, 2) == Answer::ok);
+    ticket = peer.ticket;
+    CHECK_THAT(cut_connections(place.port) == 1);
+  }
+  std::this_thread::sleep_until(std::chrono::steady_clock::now() + 11s); // it stays for ten
+  const Speaker again(place);
+  again.say(wire::frame(wire::Resume{ticket}));
+  return again.hear<wire::ResumeAck>().answer == static_cast<uint32_t>(Answer::refused);
+}
+
 constexpr Case cases[] = {
     CASE(a_peer_of_another_version_is_told_which_would_do),
     CASE(a_hello_whose_sender_has_closed_is_nobodys),
@@ -392,6 +460,8 @@ constexpr Case cases[] = {
     CASE(a_process_may_have_so_many_queue_pairs_bound_and_others_have_theirs),
     CASE(an_owner_outlives_peers_that_talk_nonsense),
     CASE(a_seeker_outlives_brokers_that_talk_nonsense_and_gives_a_verdict),
+    CASE(nobody_goes_on_with_the_link_of_another),
+    CASE(a_link_that_is_not_gone_on_with_ends),
 };
 
 } // namespace

@@ -487,6 +487,121 @@ bool links_come_and_go_without_growing() {
   return descriptors() <= settled;
 }
 
+void wait_until(const std::function<bool()>& good) {
+  const auto start = std::chrono::steady_clock::now();
+  while (!good()) {
+    CHECK_THAT(std::chrono::steady_clock::now() - start < 20s);
+    std::this_thread::yield();
+  }
+}
+
+// Owns queue pairs, and cuts its connections at each word.
+void own_and_cut(Node& me, uint16_t port) {
+  install();
+  for (uint32_t i = 0; i < 8; ++i) {
+    links().publish(qp(there + i, 2 + i));
+    links().connected(qp(there + i, 2 + i, here + i));
+  }
+  me.say('r');
+  for (char word = 0; recv(me.fd(), &word, 1, 0) == 1 && word == 'c';) {
+    CHECK_THAT(cut_connections(port) == 1);
+    me.say('d');
+  }
+  CHECK_THAT(value(Counter::companions) == 1);
+}
+
+// Whoever is told first, and however often.
+bool lose_connections(const std::string& key) {
+  Place place;
+  Node owner(place.policy(key), [&](Node& me) { own_and_cut(me, place.port); });
+  if (!owner.hear('r'))
+    return false;
+  Node seeker(place.policy(key), [&](Node& me) {
+    auto bound = ask();
+    CHECK_THAT(bound.verdict == Verdict::adverb);
+    const auto channel = bound.channel;
+    for (uint64_t times = 1; times <= 12; ++times) {
+      asker->exchange(*channel, 50);
+      if (times % 2 == 0) {
+        me.say('c');
+        CHECK_THAT(me.hear('d'));
+      } else {
+        CHECK_THAT(cut_connections(place.port) == 1);
+      }
+      asker->exchange(*channel, 50);
+      wait_until([&] { return value(Counter::links_resumed) == times; });
+      // What is bound and unbound from here on is, over the same channel.
+      const auto i = static_cast<uint32_t>(times % 8);
+      bound = bind(qp(here + i, 10 * times, there + i));
+      CHECK_THAT(bound.verdict == Verdict::adverb && bound.remote_handle == 2 + i);
+      CHECK_THAT(bound.channel == channel);
+      if (times % 3 == 0)
+        links().unbind(10 * times);
+    }
+    CHECK_THAT(asker->downs == 0 && value(Counter::companions) == 1);
+    CHECK_THAT(value(Counter::links_down) == 0);
+  });
+  // Words between the two go by way of the parent.
+  for (char word = 0; recv(seeker.fd(), &word, 1, 0) == 1 && word == 'c';) {
+    owner.say('c');
+    if (!owner.hear('d'))
+      return false;
+    seeker.say('d');
+  }
+  if (!seeker.ended_well())
+    return false;
+  owner.say('q');
+  return owner.ended_well();
+}
+
+bool a_channel_outlives_its_connection() {
+  return lose_connections("");
+}
+
+bool a_channel_outlives_its_connection_also_with_a_key() {
+  return lose_connections("a secret of more than sixteen bytes");
+}
+
+bool who_asks_while_the_connection_is_lost_is_answered() {
+  Place place;
+  Node owner(place.policy(), [&](Node& me) { own_and_cut(me, place.port); });
+  if (!owner.hear('r'))
+    return false;
+  Node seeker(place.policy(), [&](Node&) {
+    const auto first = ask();
+    CHECK_THAT(first.verdict == Verdict::adverb);
+    for (uint32_t i = 1; i < 8; ++i) {
+      CHECK_THAT(cut_connections(place.port) >= 1);
+      CHECK_THAT(bind(qp(here + i, 10 + i, there + i)).verdict == Verdict::adverb);
+    }
+    asker->exchange(*first.channel, 50);
+    CHECK_THAT(asker->downs == 0);
+  });
+  return seeker.ended_well();
+}
+
+bool a_channel_ends_when_its_connection_is_lost_and_the_peer_has_gone() {
+  Place place;
+  Node owner(place.policy(), [&](Node& me) {
+    own(me);
+    cut_connections(place.port);
+    _exit(0);
+  });
+  if (!owner.hear('r'))
+    return false;
+  Node seeker(place.policy(), [&](Node& me) {
+    const auto bound = ask();
+    CHECK_THAT(bound.verdict == Verdict::adverb);
+    asker->exchange(*bound.channel, 50);
+    me.say('k');
+    asker->wait_down(1);
+  });
+  if (!seeker.hear('k'))
+    return false;
+  owner.say('q');
+  return seeker.ended_well();
+}
+
 constexpr Case cases[] = {
     CASE(messages_arrive_both_ways_in_order_and_whole),
     CASE(queue_pairs_of_one_pair_of_processes_share_a_channel),
@@ -498,6 +613,10 @@ constexpr Case cases[] = {
     CASE(a_queue_pair_that_nobody_registered_is_stock),
     CASE(a_queue_pair_withdrawn_is_not_found_and_its_successor_is),
     CASE(the_death_of_the_peer_is_told_once),
+    CASE(a_channel_outlives_its_connection),
+    CASE(a_channel_outlives_its_connection_also_with_a_key),
+    CASE(who_asks_while_the_connection_is_lost_is_answered),
+    CASE(a_channel_ends_when_its_connection_is_lost_and_the_peer_has_gone),
     CASE(another_process_takes_over_the_broker),
     CASE(processes_of_one_key_link_and_others_are_refused),
     CASE_AS_ROOT(another_user_of_this_host_is_refused_but_for_a_key_and_root),

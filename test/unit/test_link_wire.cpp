@@ -88,7 +88,7 @@ TEST_CASE("the bytes of a frame are those of wire version 2") {
   CHECK(frame[28] == std::byte{0x56});
   CHECK(frame[29] == std::byte{0x34});
   CHECK(sizeof(wire::Hello) == 64);
-  CHECK(sizeof(wire::HelloAck) == 80);
+  CHECK(sizeof(wire::HelloAck) == 96);
   CHECK(sizeof(wire::Bind) == 56);
   CHECK(sizeof(wire::Companion) == 48);
   CHECK(sizeof(wire::CompanionAck) == 48);

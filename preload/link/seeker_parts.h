@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// What a Seeker keeps; for its own sources alone.
+#pragma once
+
+#include "link/companion.h"
+#include "link/connection.h"
+#include "link/seeker.h"
+
+#include <netinet/in.h>
+#include <set>
+
+namespace adverb::link {
+
+struct Seeker::Search {
+  LocalQp qp;
+  std::shared_ptr<Protocol> protocol; // null: a probe
+  std::function<void(Bound)> done;
+  std::string host;
+  std::set<Link*> tried;
+  std::weak_ptr<Link> asked; // that has not answered yet
+  uint64_t remote_handle = 0;
+  uint64_t timer = 0;
+  int attempts = 0;
+  bool unknown = false; // a process that was asked does not own the queue pair
+  bool finished = false;
+};
+
+struct Seeker::Link {
+  std::shared_ptr<Connection> connection;
+  std::string host;
+  wire::Id nonce{};
+  wire::Id peer{};   // its process
+  wire::Id ticket{}; // by which this goes on over another connection
+  bool ready = false;
+  bool ended = false;
+  uint64_t timer = 0;
+  std::shared_ptr<Search> first; // whose target the hello names
+  struct Path {
+    std::shared_ptr<Companion> channel;
+    std::shared_ptr<Protocol> protocol;
+    bool up = false;
+    wire::Id nonce{};
+    std::vector<std::shared_ptr<Search>> waiting;
+    LocalQp qp; // whose path it takes
+  };
+  std::map<std::string, Path> paths;
+  std::unique_ptr<Away> away;   // while its connection is lost
+  std::deque<uint64_t> unbound; // the last ones: of what was under way nobody knows if it was heard
+};
+
+// A link on its way back, from one try to the next.
+struct Seeker::Away {
+  std::shared_ptr<Connection> connection; // that is to stand for the one that was lost
+  wire::Id nonce{};
+  uint64_t timer = 0;
+  std::chrono::nanoseconds until; // of the World's clock
+  std::chrono::milliseconds pause{};
+  size_t tries = 0;
+  int refused = 0; // in a row: nobody listens
+};
+
+struct Seeker::Host {
+  sockaddr_in6 address{};
+  std::string name;
+  std::vector<std::shared_ptr<Link>> links; // ready ones
+  bool connecting = false;
+  bool known = false;                          // has answered as adverb before
+  std::deque<std::shared_ptr<Search>> waiting; // for the connection under way
+  std::chrono::nanoseconds stock_until{};      // of the World's clock
+};
+
+} // namespace adverb::link
