@@ -16,10 +16,13 @@ void run_grant(const Request& request, ReplyToken token) {
                              Binding::grants_max);
     return token.answer(Status::refused);
   }
-  std::byte* unused = nullptr;
-  if (target.regions().remote(target.pd(), r.key, r.total_address, r.total,
-                              IBV_ACCESS_REMOTE_ATOMIC, unused) != 0)
+  std::byte* bytes = nullptr;
+  if (r.total != 8 || target.regions().remote(target.pd(), r.key, r.total_address, r.total,
+                                              IBV_ACCESS_REMOTE_ATOMIC, bytes) != 0)
     return token.answer(Status::refused);
+  // A page that is slow to come would be waited for here, by all that share the lock.
+  if (!request.brought)
+    return token.bring(bytes);
   std::shared_ptr<registration::Grant> grant;
   if (target.regions().grant(r.key, r.total_address, r.total, IBV_ACCESS_REMOTE_ATOMIC, grant) != 0)
     return token.answer(Status::refused);

@@ -38,6 +38,7 @@ struct Request {
   // pair is not bound to it. With it goes what it keeps of that.
   Target* target;
   Binding* binding;
+  bool brought;   // its bytes by ReplyToken::bring(), a moment ago
   ToldKeys& told; // to be asked before the peer is told of a key; those of the row's are
 };
 
@@ -45,12 +46,14 @@ struct Request {
 struct Copy {
   enum class Way : uint8_t {
     out,     // of the program's memory, to the reply's room
-    in,      // of the payload, in no order of bytes
-    in_order // the same, the last byte last (memory/copy.h)
+    in,       // of the payload, in no order of bytes
+    in_order, // the same, the last byte last (memory/copy.h)
+    nowhere,  // they are only looked at
   };
   Way way;
   std::byte* program;
-  uint32_t bytes; // of the payload, or of the room
+  uint32_t bytes; // of the payload, or of the room; 8 that go nowhere
+  bool lands() const noexcept { return way == Way::in || way == Way::in_order; }
   // They are in place, and the request is about to be answered: under the progress lock.
   void (*copied)(World& world, Target& target, const RequestHeader& header);
 };
@@ -78,6 +81,11 @@ public:
   // ok, or `fault` where the program's memory is gone. Should the region or queue pair end before,
   // the request is judged and run anew.
   void copy(const Copy& copy);
+  // Has the 8 bytes looked at in the same way, so that their page is there, and the request run once
+  // more: for what registers them, which waits for pages that are not.
+  void bring(std::byte* program) {
+    copy({.way = Copy::Way::nowhere, .program = program, .bytes = 8, .copied = nullptr});
+  }
 
 private:
   std::shared_ptr<Responder> responder_; // null: answered

@@ -4,6 +4,7 @@
 #include "world/world.h"
 
 #include <algorithm>
+#include <array>
 #include <exception>
 #include <utility>
 
@@ -186,6 +187,7 @@ void Responder::take_next(Slot& slot) {
       next_request(slot.rest, [this](const RequestHeader& h) { return shape_of(h); });
   assert(request && slot.left != 0);
   --slot.left;
+  slot.brought = false;
   slot.header = request->header;
   slot.payload = request->payload;
   slot.row = &row_of(slot.header);
@@ -312,7 +314,8 @@ Responder::Started Responder::start(uint32_t index) {
       token.answer(*status);
     else
       row.run({world_, slot.header, slot.payload, target,
-               target != nullptr ? &target->binding(*channel_) : nullptr, *told_},
+               target != nullptr ? &target->binding(*channel_) : nullptr,
+               std::exchange(slot.brought, false), *told_},
               std::move(token));
   } catch (const std::exception& e) { // the token has answered
     world_.counters.count(Counter::exceptions_caught);
@@ -360,15 +363,16 @@ link::Errand::Of Responder::Slot::of() const noexcept {
           .key = header.key,
           .from = from,
           .to = from + std::max(copy.bytes, 1U),
-          .lands = copy.way != Copy::Way::out};
+          .lands = copy.lands()};
 }
 
 // As it was found to be when it was run, and in the same place.
 bool Responder::Slot::stands() noexcept {
   Target* const target = responder->target_of(header);
   std::byte* all = nullptr;
-  const unsigned right =
-      copy.way != Copy::Way::out ? IBV_ACCESS_REMOTE_WRITE : IBV_ACCESS_REMOTE_READ;
+  const unsigned right = copy.way == Copy::Way::nowhere ? IBV_ACCESS_REMOTE_ATOMIC
+                         : copy.lands()                 ? IBV_ACCESS_REMOTE_WRITE
+                                                        : IBV_ACCESS_REMOTE_READ;
   return target != nullptr && !target->leaving() && target->allows(row->right) &&
          target->regions().remote(target->pd(), header.key, header.total_address, header.total,
                                   right, all) == 0 &&
@@ -409,6 +413,10 @@ bool Responder::make_copy(const Slot& slot) const noexcept {
     return memory::read(slot.out + slot.filled + sizeof(ReplyHeader), copy.program, copy.bytes);
   case Copy::Way::in:
     return memory::write(copy.program, slot.payload.data(), copy.bytes);
+  case Copy::Way::nowhere: {
+    std::array<std::byte, 8> unused;
+    return memory::read(unused.data(), copy.program, unused.size());
+  }
   default:
     return memory::write_in_order(copy.program, slot.payload.data(), copy.bytes);
   }
@@ -420,13 +428,15 @@ void Responder::copied(Slot& slot, bool good) {
   --copies_;
   begin_copies();
   Target* const target = target_of(slot.header);
-  if (!stands || target == nullptr) { // it is judged anew
+  const bool brought = good && slot.copy.way == Copy::Way::nowhere;
+  if (!stands || target == nullptr || brought) { // it is judged anew
+    slot.brought = stands && brought;
     if (slot.filled == 0)
       channel_->abandon(std::exchange(slot.out, nullptr));
     slot.state.store(State::waiting, std::memory_order_relaxed);
     return serve_waiting();
   }
-  if (good)
+  if (good && slot.copy.copied != nullptr)
     slot.copy.copied(world_, *target, slot.header);
   slot.state.store(State::running, std::memory_order_relaxed);
   answer(slot, good ? Status::ok : Status::fault,

@@ -44,7 +44,7 @@ private:
   //   free -> waiting -> running -> answered -> free      run() has answered when it returns
   //                      running -> later -> answered     another answers; the service thread goes
   //                      on running -> copying -> answered   so does who has copied
-  //                                 copying -> waiting    a barrier was first
+  //                                 copying -> waiting    a barrier was first, or it was only brought
   //                                 answered -> waiting   the message's next request
   // Only `answered` is entered without the progress lock.
   enum class State : uint8_t { free, waiting, running, later, copying, answered };
@@ -61,6 +61,7 @@ private:
     std::optional<link::RxBuffer> message;
     std::span<const std::byte> rest; // of the message, behind the request that is served
     uint32_t left = 0;               // requests there
+    bool brought = false;            // what this one needs of the program's memory
     std::span<const std::byte> payload;
     RequestHeader header{};
     const HandlerRow* row = nullptr;

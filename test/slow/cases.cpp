@@ -28,11 +28,11 @@ const char* said(Habit habit) {
 }
 
 const char* word(ibv_wr_opcode opcode) {
-  return opcode == IBV_WR_RDMA_READ ? "read" : "write";
+  return opcode == IBV_WR_RDMA_READ ? "read" : opcode == IBV_WR_RDMA_WRITE ? "write" : "fetch_add";
 }
 
 const char* said(ibv_wr_opcode opcode) {
-  return opcode == IBV_WR_RDMA_READ ? "READ" : "WRITE";
+  return opcode == IBV_WR_RDMA_READ ? "READ" : opcode == IBV_WR_RDMA_WRITE ? "WRITE" : "FETCH_ADD";
 }
 
 double Times::median() const {

@@ -34,6 +34,11 @@ std::vector<unsigned> slow_queues(unsigned at_once) {
   return queues;
 }
 
+// A FETCH_ADD adds nothing.
+size_t bytes_of(ibv_wr_opcode opcode) {
+  return opcode == IBV_WR_ATOMIC_FETCH_AND_ADD ? 8 : small;
+}
+
 // The pages of the peer: the slow queue pairs ask for one after the other, each with so many
 // requests of ordinary memory behind it.
 void others_initiator(End& end, ibv_wr_opcode opcode, unsigned at_once, unsigned behind) {
@@ -45,7 +50,7 @@ void others_initiator(End& end, ibv_wr_opcode opcode, unsigned at_once, unsigned
     const auto until = Clock::now() + options.page;
     const Waits w = traffic(end, others, {0, 1}, [&] {
       if (end.idle(slow_queue)) {
-        Request request = slow_request(end, opcode, 0, small);
+        Request request = slow_request(end, opcode, 0, bytes_of(opcode));
         request.remote = end.peer_slow().memory;
         end.post(slow_queue, request);
       }
@@ -65,7 +70,7 @@ void others_initiator(End& end, ibv_wr_opcode opcode, unsigned at_once, unsigned
     for (size_t k = 0; k < at_once; ++k) {
       if (opcode == IBV_WR_RDMA_WRITE)
         fill(local(k), small, 0xA00 + i + k);
-      Request request = slow_request(end, opcode, i + k, small);
+      Request request = slow_request(end, opcode, i + k, bytes_of(opcode));
       request.local = local(k);
       end.post(askers[k], request);
       for (unsigned n = 0; n < behind; ++n)
@@ -81,8 +86,9 @@ void others_initiator(End& end, ibv_wr_opcode opcode, unsigned at_once, unsigned
       if (!end.idle(askers[k]) || asker.status != 0)
         complain("the request that met the slow page does not complete well");
       shortest_slow = std::min(shortest_slow, ms(asker.done_at - asker.posted_at));
-      if (opcode == IBV_WR_RDMA_READ && !matches(local(k), small, SlowPages::value(i + k)))
-        complain("the READ of a slow page met other bytes");
+      if (opcode != IBV_WR_RDMA_WRITE &&
+          !matches(local(k), bytes_of(opcode), SlowPages::value(i + k)))
+        complain("the %s of a slow page met other bytes", said(opcode));
     }
   }
   note("slow requests: shortest %.0f ms", shortest_slow);
@@ -264,7 +270,8 @@ void add_queue_cases(const Options& options, std::vector<Case>& to) {
                   [=](End& end) { others_initiator(end, opcode, at_once, behind); }, ""});
   };
   for (const Habit habit : {Habit::polls, Habit::sleeps, Habit::asks})
-    for (const ibv_wr_opcode opcode : {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ})
+    for (const ibv_wr_opcode opcode :
+         {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD})
       add_others(opcode, habit, 1);
   for (const ibv_wr_opcode opcode : {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ})
     add_others(opcode, opcode == IBV_WR_RDMA_READ ? Habit::sleeps : Habit::polls,

@@ -18,7 +18,8 @@ namespace {
 std::atomic<unsigned> count_of_complaints{0};
 
 constexpr unsigned all_rights =
-    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+    IBV_ACCESS_REMOTE_ATOMIC;
 
 // One write: both processes share the output.
 void say(const char* what, const char* format, va_list args) {
@@ -213,6 +214,11 @@ void End::post(unsigned queue, const Request& request) {
   wr.send_flags = IBV_SEND_SIGNALED | request.flags;
   wr.wr.rdma.remote_addr = request.remote;
   wr.wr.rdma.rkey = request.rkey;
+  if (request.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+    wr.wr.atomic = {};
+    wr.wr.atomic.remote_addr = request.remote;
+    wr.wr.atomic.rkey = request.rkey;
+  }
   q.posted_at = Clock::now();
   ++q.posted; // first: another thread may poll its completion
   must(ibv_post_send(q.qp, &wr, &bad) == 0, "ibv_post_send");
