@@ -168,6 +168,7 @@ void Seeker::go_on(const std::shared_ptr<Search>& search) {
       if (const auto before = bound_.find(bind.handle);
           before != bound_.end() && before->second.link.lock() != link)
         unbind(bind.handle);
+      std::erase(link->unbound, bind.handle);
       bound_[bind.handle] = {link, bind.dqpn, bind.dgid};
     }
     search->asked = link;
@@ -341,6 +342,8 @@ void Seeker::start_over(const std::shared_ptr<Link>& link) {
     if (search->tried.contains(link.get()))
       again.push_back(search);
   for (const auto& search : again) {
+    if (search->asked.lock() == link)
+      search->asked.reset();
     search->tried.erase(link.get());
     go_on(search);
   }
