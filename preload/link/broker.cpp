@@ -330,6 +330,8 @@ void Broker::accept_strangers() {
     }
     world_.counters.count(Counter::broker_served);
     auto stranger = Connection::make(world_, fd);
+    // Whoever asks knows from now on that an answer is worth waiting for: the owner may be stopped.
+    stranger->send(wire::frame(wire::Banner{}));
     const std::weak_ptr weak(stranger);
     const uint64_t timer = world_.service.after(hello_due, [this, weak] {
       const auto from = weak.lock();

@@ -21,12 +21,15 @@ using wire::Answer;
 
 namespace {
 
-constexpr std::chrono::seconds bind_due{15}; // beyond the owner's own wait for RTR
+// Beyond the owner's own wait for RTR, and as long as one is waited for that is known to be there but
+// does not answer: its process is stopped, or has no time. Where it dies the connection ends.
+constexpr std::chrono::seconds bind_due{60};
 // How long a host's silence or refusal is taken for all its queue pairs. Short: a process that
 // starts adverb later must be found, and it answers before its queue pair numbers are known.
 constexpr std::chrono::milliseconds remember_silence{2000};
 constexpr std::chrono::milliseconds remember_refusal{50};
-// Who accepts connections runs a broker: it may be slow, or its successor about to take over.
+// Who accepts connections may be a broker that is slow, or its successor about to take over. Where
+// there has been one, or it has said so by its banner, it is waited for.
 constexpr std::chrono::seconds answer_due{3};
 constexpr std::chrono::milliseconds again_after{30};
 constexpr uint32_t credits_max = UINT16_MAX; // what a frame can say
@@ -49,7 +52,7 @@ std::string path_key(const LocalQp& qp, const Protocol& protocol) {
 // find their peer all the same.
 uint32_t patience_of(const LocalQp& qp) {
   constexpr std::chrono::milliseconds least{100};
-  constexpr std::chrono::milliseconds most = bind_due;
+  constexpr std::chrono::milliseconds most{15000};
   const auto own = qp.patience();
   return static_cast<uint32_t>(
       own ? std::clamp(std::chrono::ceil<std::chrono::milliseconds>(*own), least, most).count()
@@ -244,6 +247,15 @@ void Seeker::silent(const std::shared_ptr<Link>& link, bool patient) {
     link->timer = world_.service.after(answer_due, [this, link] { silent(link, true); });
     return;
   }
+  if (patient && (link->greeted || host_of(link->host).known) && link->waited < bind_due) {
+    if (world_.log.every("hello-waits", 5))
+      world_.log.warn("{} does not answer a hello; its process is stopped, perhaps, and is waited "
+                      "for, {} s at most",
+                      link->host, bind_due.count());
+    link->waited += answer_due;
+    link->timer = world_.service.after(answer_due, [this, link] { silent(link, true); });
+    return;
+  }
   world_.counters.count(Counter::hellos_timeouts);
   if (world_.log.every("hello-timeout", 5))
     world_.log.warn("{} did not answer {}; its processes are treated as stock", link->host,
@@ -351,7 +363,9 @@ void Seeker::start_over(const std::shared_ptr<Link>& link) {
 
 void Seeker::on_frame(const std::shared_ptr<Link>& link, const wire::Frame& frame) {
   assert(world_.service.on_thread());
-  if (frame.type == wire::Type::hello_ack && !link->ready)
+  if (frame.type == wire::Type::banner && !link->ready)
+    link->greeted = true;
+  else if (frame.type == wire::Type::hello_ack && !link->ready)
     on_hello_ack(link, wire::get<wire::HelloAck>(frame));
   else if (frame.type == wire::Type::bind_ack && link->ready)
     on_bind_ack(link, wire::get<wire::BindAck>(frame));

@@ -104,6 +104,8 @@ void Seeker::on_frame_away(const std::shared_ptr<Link>& link, const wire::Frame&
       return stay_away(link, "the peer has ended it");
     return is_back(link);
   }
+  if (frame.type == wire::Type::banner)
+    return;
   if (frame.type != wire::Type::hello_ack)
     return stay_away(link, "unexpected message");
   const auto ack = wire::get<wire::HelloAck>(frame);

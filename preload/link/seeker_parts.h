@@ -31,9 +31,11 @@ struct Seeker::Link {
   wire::Id nonce{};
   wire::Id peer{};   // its process
   wire::Id ticket{}; // by which this goes on over another connection
+  bool greeted = false; // by a broker
   bool ready = false;
   bool ended = false;
   uint64_t timer = 0;
+  std::chrono::seconds waited{}; // for an answer, once the connection stood
   std::shared_ptr<Search> first; // whose target the hello names
   struct Path {
     std::shared_ptr<Companion> channel;

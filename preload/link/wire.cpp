@@ -6,6 +6,8 @@ namespace {
 
 size_t payload_of(uint16_t type) {
   switch (static_cast<Type>(type)) {
+  case Type::banner:
+    return sizeof(Banner);
   case Type::hello:
     return sizeof(Hello);
   case Type::hello_ack:

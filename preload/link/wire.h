@@ -5,6 +5,7 @@
 // speak: they go on in the newest that both do. Version 1 was never released.
 //
 //   initiator -> owner        owner -> initiator
+//                             banner           from the broker, at once: somebody here runs adverb
 //   hello                     hello_ack        who is who; with a key, proof of it
 //   auth (with a key)                          the initiator's proof
 //   probe                     bind_ack         is this queue pair yours and connected to mine
@@ -47,6 +48,7 @@ enum class Type : uint16_t {
   probe,
   resume,
   resume_ack,
+  banner,
   add_qp = 32,
   remove_qp,
   handed,
@@ -87,6 +89,9 @@ constexpr bool meet(const Versions& a, const Versions& b) noexcept {
          b.oldest <= a.newest;
 }
 
+struct Banner {
+  Versions speaks; // the broker's; the owner may be of another
+};
 struct Hello {
   Id process;
   Id nonce;
@@ -163,6 +168,7 @@ struct Registration { // add_qp, remove_qp
 };
 
 template <typename T> constexpr Type type_of = Type{};
+template <> inline constexpr Type type_of<Banner> = Type::banner;
 template <> inline constexpr Type type_of<Hello> = Type::hello;
 template <> inline constexpr Type type_of<HelloAck> = Type::hello_ack;
 template <> inline constexpr Type type_of<Auth> = Type::auth;

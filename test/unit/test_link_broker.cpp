@@ -113,8 +113,17 @@ public:
     ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
   }
   void finish() const { shutdown(fd_, SHUT_WR); }
-  // What comes until the other side ends it, at most `most` bytes; nullopt: neither came in time.
+  // What comes behind the banner until the other side ends it, at most `most` bytes; nullopt:
+  // neither came in time.
   std::optional<std::vector<std::byte>> receive(size_t most = 4096) const {
+    constexpr size_t banner = sizeof(wire::Header) + sizeof(wire::Banner);
+    auto in = receive_all(banner + most);
+    wire::Frame frame{};
+    if (in && wire::parse(*in, frame) == wire::Parse::complete && frame.type == wire::Type::banner)
+      in->erase(in->begin(), in->begin() + banner);
+    return in;
+  }
+  std::optional<std::vector<std::byte>> receive_all(size_t most) const {
     std::vector<std::byte> in;
     while (in.size() < most) {
       pollfd p{fd_, POLLIN, 0};

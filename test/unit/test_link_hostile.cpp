@@ -80,7 +80,8 @@ bool an_owner_outlives_peers_that_talk_nonsense() {
     link::wire::Hello hello{};
     hello.dqpn = there;
     const auto frame = link::wire::frame(hello);
-    std::array<std::byte, sizeof(wire::Header) + sizeof(wire::HelloAck)> answer;
+    std::array<std::byte, 2 * sizeof(wire::Header) + sizeof(wire::Banner) + sizeof(wire::HelloAck)>
+        answer;
     if (send(fd, frame.data(), frame.size(), MSG_NOSIGNAL) < 0 ||
         recv(fd, answer.data(), answer.size(), MSG_WAITALL) != ssize_t{answer.size()})
       return false;
@@ -147,6 +148,7 @@ public:
       : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     const sockaddr_in to = local_address(place.port);
     CHECK_THAT(connect(fd_, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0);
+    CHECK_THAT(hear<wire::Banner>().speaks.newest == wire::version);
   }
   ~Speaker() { close(fd_); }
   Speaker(const Speaker&) = delete;

@@ -580,6 +580,42 @@ bool who_asks_while_the_connection_is_lost_is_answered() {
   return seeker.ended_well();
 }
 
+// A process may be stopped before a link to it is made: its device would serve its peers, and nobody
+// takes it for one without adverb.
+bool an_owner_that_is_stopped_is_waited_for() {
+  Place place;
+  Node broker(place.policy(), [](Node& me) {
+    install();
+    links().publish(qp(there + 50, 9));
+    me.say('r');
+    me.hear('q');
+  });
+  if (!broker.hear('r'))
+    return false;
+  Node owner(place.policy(), own);
+  if (!owner.hear('r'))
+    return false;
+  kill(owner.pid(), SIGSTOP);
+  Node seeker(place.policy(), [](Node& me) {
+    install();
+    links().publish(qp(here, 1));
+    std::promise<link::Bound> promise;
+    links().bind(qp(here, 1, there), protocol,
+                 [&](link::Bound b) { promise.set_value(std::move(b)); });
+    auto bound = promise.get_future();
+    CHECK_THAT(bound.wait_for(5s) == std::future_status::timeout); // beyond what a stranger is given
+    me.say('w');
+    CHECK_THAT(bound.wait_for(20s) == std::future_status::ready);
+    const auto got = bound.get();
+    CHECK_THAT(got.verdict == Verdict::adverb);
+    asker->exchange(*got.channel, 50);
+  });
+  if (!seeker.hear('w'))
+    return false;
+  kill(owner.pid(), SIGCONT);
+  return seeker.ended_well();
+}
+
 bool a_channel_ends_when_its_connection_is_lost_and_the_peer_has_gone() {
   Place place;
   Node owner(place.policy(), [&](Node& me) {
@@ -617,6 +653,7 @@ constexpr Case cases[] = {
     CASE(a_channel_outlives_its_connection_also_with_a_key),
     CASE(who_asks_while_the_connection_is_lost_is_answered),
     CASE(a_channel_ends_when_its_connection_is_lost_and_the_peer_has_gone),
+    CASE(an_owner_that_is_stopped_is_waited_for),
     CASE(another_process_takes_over_the_broker),
     CASE(processes_of_one_key_link_and_others_are_refused),
     CASE_AS_ROOT(another_user_of_this_host_is_refused_but_for_a_key_and_root),

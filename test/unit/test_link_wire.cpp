@@ -87,6 +87,7 @@ TEST_CASE("the bytes of a frame are those of wire version 2") {
   CHECK(memcmp(frame.data(), head, sizeof head) == 0);
   CHECK(frame[28] == std::byte{0x56});
   CHECK(frame[29] == std::byte{0x34});
+  CHECK(sizeof(wire::Banner) == 8);
   CHECK(sizeof(wire::Hello) == 64);
   CHECK(sizeof(wire::HelloAck) == 96);
   CHECK(sizeof(wire::Bind) == 56);
