@@ -3,6 +3,7 @@
 #include "policy/policy.h"
 
 #include "policy/embedded.h"
+#include "policy/format.h"
 #include "policy/suggest.h"
 #include "tools/choice.h"
 #include "tools/commands.h"
@@ -22,13 +23,34 @@ constexpr const char* usage =
     "                             [--] PROGRAM [ARGUMENT]...\n"
     "       adverb policy list\n"
     "       adverb policy show [NAME | default | schema]\n\n"
-    "  check    report every error of the files; exit status 1 if there is one\n"
+    "  check    report every error of the files; exit status 1 if there is one; warn of what is\n"
+    "           valid and lets everybody in\n"
     "  explain  say which policy PROGRAM gets and what it means for its regions and queue pairs\n"
     "  list     the profiles that adverb brings along\n"
     "  show     the text of a profile, to start a policy of your own from\n";
 
 bool asks_for_help(int argc, char** argv) {
   return argc > 1 && (std::string_view(argv[1]) == "--help" || std::string_view(argv[1]) == "-h");
+}
+
+// A range that is larger than those of private networks is, so that the whole world is in it or not
+// far from it: a valid policy, and hardly what somebody meant.
+bool wide_open(const policy::Cidr& range) {
+  constexpr unsigned v4 = 96;
+  constexpr unsigned private_v4 = v4 + 8; // 10.0.0.0/8
+  constexpr unsigned private_v6 = 7;      // fc00::/7
+  return range.bits >= v4 && IN6_IS_ADDR_V4MAPPED(&range.address) ? range.bits < private_v4
+                                                                  : range.bits < private_v6;
+}
+
+void warn_of(const char* file, const policy::LinkSettings& link) {
+  if (!link.key.empty())
+    return;
+  for (const policy::Cidr& range : link.allow)
+    if (wide_open(range))
+      printf("%s: warning: /link/allow: %s without a link.key_file: every process of every host there "
+             "may read and write what is unpinned; name a key_file, or your own networks\n",
+             file, policy::cidr_text(range).c_str());
 }
 
 int check(int argc, char** argv) {
@@ -40,10 +62,12 @@ int check(int argc, char** argv) {
   for (char** file = argv + 1; *file != nullptr; ++file) {
     const policy::Loaded loaded = policy::load_file(*file, "/");
     print_errors(loaded.errors);
-    if (loaded)
-      printf("%s: ok\n", *file);
-    else
+    if (!loaded) {
       status = status_failed;
+      continue;
+    }
+    printf("%s: ok\n", *file);
+    warn_of(*file, loaded.policy->link());
   }
   return status;
 }
