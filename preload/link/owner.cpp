@@ -191,8 +191,7 @@ void Owner::lost(const std::shared_ptr<Link>& link, const char* why) {
 Answer Owner::resume(const std::shared_ptr<Link>& link, const wire::Id& ticket) {
   const auto at = by_ticket_.find(ticket);
   const auto former = at == by_ticket_.end() ? nullptr : at->second.lock();
-  if (!former || former == link || !former->trusted || !link->bound.empty() ||
-      !link->waits.empty())
+  if (!former || former == link || !former->trusted || !link->bound.empty() || !link->waits.empty())
     return Answer::refused;
   forget_waiting(former);
   link->bound = std::exchange(former->bound, {});

@@ -21,8 +21,8 @@ using wire::Answer;
 
 namespace {
 
-// Beyond the owner's own wait for RTR, and as long as one is waited for that is known to be there but
-// does not answer: its process is stopped, or has no time. Where it dies the connection ends.
+// Beyond the owner's own wait for RTR, and as long as one is waited for that is known to be there
+// but does not answer: its process is stopped, or has no time. Where it dies the connection ends.
 constexpr std::chrono::seconds bind_due{60};
 // How long a host's silence or refusal is taken for all its queue pairs. Short: a process that
 // starts adverb later must be found, and it answers before its queue pair numbers are known.
@@ -333,8 +333,8 @@ void Seeker::lost(const std::shared_ptr<Link>& link, const char* why) {
 void Seeker::give_up(const std::shared_ptr<Link>& link, const char* why) {
   link->ended = true;
   world_.counters.count(Counter::links_down);
-  if (std::erase_if(bound_,
-                    [&](const auto& entry) { return entry.second.link.lock() == link; }) != 0)
+  if (std::erase_if(bound_, [&](const auto& entry) { return entry.second.link.lock() == link; }) !=
+      0)
     world_.log.info("link to {} lost: {}", link->host, why);
   else
     world_.log.debug("link to {} ended, nothing was bound: {}", link->host, why);

@@ -29,8 +29,8 @@ struct Seeker::Link {
   std::shared_ptr<Connection> connection;
   std::string host;
   wire::Id nonce{};
-  wire::Id peer{};   // its process
-  wire::Id ticket{}; // by which this goes on over another connection
+  wire::Id peer{};      // its process
+  wire::Id ticket{};    // by which this goes on over another connection
   bool greeted = false; // by a broker
   bool ready = false;
   bool ended = false;

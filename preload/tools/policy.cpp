@@ -48,9 +48,10 @@ void warn_of(const char* file, const policy::LinkSettings& link) {
     return;
   for (const policy::Cidr& range : link.allow)
     if (wide_open(range))
-      printf("%s: warning: /link/allow: %s without a link.key_file: every process of every host there "
-             "may read and write what is unpinned; name a key_file, or your own networks\n",
-             file, policy::cidr_text(range).c_str());
+      printf(
+          "%s: warning: /link/allow: %s without a link.key_file: every process of every host there "
+          "may read and write what is unpinned; name a key_file, or your own networks\n",
+          file, policy::cidr_text(range).c_str());
 }
 
 int check(int argc, char** argv) {

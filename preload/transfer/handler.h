@@ -45,7 +45,7 @@ struct Request {
 // Bytes that go between a request's message and the program's memory.
 struct Copy {
   enum class Way : uint8_t {
-    out,     // of the program's memory, to the reply's room
+    out,      // of the program's memory, to the reply's room
     in,       // of the payload, in no order of bytes
     in_order, // the same, the last byte last (memory/copy.h)
     nowhere,  // they are only looked at
@@ -81,8 +81,8 @@ public:
   // ok, or `fault` where the program's memory is gone. Should the region or queue pair end before,
   // the request is judged and run anew.
   void copy(const Copy& copy);
-  // Has the 8 bytes looked at in the same way, so that their page is there, and the request run once
-  // more: for what registers them, which waits for pages that are not.
+  // Has the 8 bytes looked at in the same way, so that their page is there, and the request run
+  // once more: for what registers them, which waits for pages that are not.
   void bring(std::byte* program) {
     copy({.way = Copy::Way::nowhere, .program = program, .bytes = 8, .copied = nullptr});
   }

@@ -44,8 +44,8 @@ private:
   //   free -> waiting -> running -> answered -> free      run() has answered when it returns
   //                      running -> later -> answered     another answers; the service thread goes
   //                      on running -> copying -> answered   so does who has copied
-  //                                 copying -> waiting    a barrier was first, or it was only brought
-  //                                 answered -> waiting   the message's next request
+  //                                 copying -> waiting    a barrier was first, or it was only
+  //                                 brought answered -> waiting   the message's next request
   // Only `answered` is entered without the progress lock.
   enum class State : uint8_t { free, waiting, running, later, copying, answered };
 

@@ -252,7 +252,8 @@ Reply Responder::send(SendWqe& wqe, const Ranges& local) {
   }
   if (left != 0)
     return refuse_receive(IBV_WC_LOC_LEN_ERR, IBV_WC_REM_INV_REQ_ERR);
-  const Copied result = copy_out(pid_, local, remote, false); // its completion tells that it is there
+  const Copied result =
+      copy_out(pid_, local, remote, false); // its completion tells that it is there
   if (result == Copied::remote_fault)
     return refuse_receive(IBV_WC_LOC_PROT_ERR, IBV_WC_REM_OP_ERR);
   if (Reply reply = copied(result); reply.kind != Reply::acknowledged)

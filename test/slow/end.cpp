@@ -17,9 +17,8 @@ namespace {
 
 std::atomic<unsigned> count_of_complaints{0};
 
-constexpr unsigned all_rights =
-    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-    IBV_ACCESS_REMOTE_ATOMIC;
+constexpr unsigned all_rights = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+                                IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 
 // One write: both processes share the output.
 void say(const char* what, const char* format, va_list args) {

@@ -580,8 +580,8 @@ bool who_asks_while_the_connection_is_lost_is_answered() {
   return seeker.ended_well();
 }
 
-// A process may be stopped before a link to it is made: its device would serve its peers, and nobody
-// takes it for one without adverb.
+// A process may be stopped before a link to it is made: its device would serve its peers, and
+// nobody takes it for one without adverb.
 bool an_owner_that_is_stopped_is_waited_for() {
   Place place;
   Node broker(place.policy(), [](Node& me) {
@@ -603,7 +603,8 @@ bool an_owner_that_is_stopped_is_waited_for() {
     links().bind(qp(here, 1, there), protocol,
                  [&](link::Bound b) { promise.set_value(std::move(b)); });
     auto bound = promise.get_future();
-    CHECK_THAT(bound.wait_for(5s) == std::future_status::timeout); // beyond what a stranger is given
+    CHECK_THAT(bound.wait_for(5s) ==
+               std::future_status::timeout); // beyond what a stranger is given
     me.say('w');
     CHECK_THAT(bound.wait_for(20s) == std::future_status::ready);
     const auto got = bound.get();
