@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+#include "link/seeker.h"
 #include "link/address.h"
 #include "link/hmac.h"
 #include "link/identity.h"

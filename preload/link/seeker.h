@@ -20,6 +20,14 @@ class World;
 
 namespace adverb::link {
 
+// seeker_parts.h
+namespace seeking {
+struct Link;
+struct Host;
+struct Search; // one bind under way
+struct Away;
+} // namespace seeking
+
 // Service thread only.
 class Seeker {
 public:
@@ -32,10 +40,10 @@ public:
   void unbind(uint64_t handle);
 
 private:
-  struct Link;
-  struct Host;
-  struct Search; // one bind under way
-  struct Away;
+  using Link = seeking::Link;
+  using Host = seeking::Host;
+  using Search = seeking::Search;
+  using Away = seeking::Away;
   struct Asked { // where a queue pair was bound, or asked for it, and whom it means
     std::weak_ptr<Link> link;
     uint32_t dqpn = 0;

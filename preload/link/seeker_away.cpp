@@ -4,6 +4,7 @@
 // when there is none in time, or the peer's process does not know of the link, is it over.
 #include "link/hmac.h"
 #include "link/identity.h"
+#include "link/seeker.h"
 #include "link/seeker_parts.h"
 #include "world/world.h"
 

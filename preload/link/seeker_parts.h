@@ -4,14 +4,25 @@
 
 #include "link/companion.h"
 #include "link/connection.h"
-#include "link/seeker.h"
+#include "link/links.h"
+#include "link/wire.h"
 
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
 #include <netinet/in.h>
 #include <set>
+#include <string>
+#include <vector>
 
-namespace adverb::link {
+namespace adverb::link::seeking {
 
-struct Seeker::Search {
+struct Link;
+
+struct Search {
   LocalQp qp;
   std::shared_ptr<Protocol> protocol; // null: a probe
   std::function<void(Bound)> done;
@@ -25,7 +36,18 @@ struct Seeker::Search {
   bool finished = false;
 };
 
-struct Seeker::Link {
+// A link on its way back, from one try to the next.
+struct Away {
+  std::shared_ptr<Connection> connection; // that is to stand for the one that was lost
+  wire::Id nonce{};
+  uint64_t timer = 0;
+  std::chrono::nanoseconds until{}; // of the World's clock
+  std::chrono::milliseconds pause{};
+  size_t tries = 0;
+  int refused = 0; // in a row: nobody listens
+};
+
+struct Link {
   std::shared_ptr<Connection> connection;
   std::string host;
   wire::Id nonce{};
@@ -46,22 +68,12 @@ struct Seeker::Link {
     LocalQp qp; // whose path it takes
   };
   std::map<std::string, Path> paths;
-  std::unique_ptr<Away> away;   // while its connection is lost
-  std::deque<uint64_t> unbound; // the last ones: of what was under way nobody knows if it was heard
+  std::unique_ptr<Away> away; // while its connection is lost
+  // The last ones: of what was under way then nobody knows whether it was heard.
+  std::deque<uint64_t> unbound;
 };
 
-// A link on its way back, from one try to the next.
-struct Seeker::Away {
-  std::shared_ptr<Connection> connection; // that is to stand for the one that was lost
-  wire::Id nonce{};
-  uint64_t timer = 0;
-  std::chrono::nanoseconds until; // of the World's clock
-  std::chrono::milliseconds pause{};
-  size_t tries = 0;
-  int refused = 0; // in a row: nobody listens
-};
-
-struct Seeker::Host {
+struct Host {
   sockaddr_in6 address{};
   std::string name;
   std::vector<std::shared_ptr<Link>> links; // ready ones
@@ -71,4 +83,4 @@ struct Seeker::Host {
   std::chrono::nanoseconds stock_until{};      // of the World's clock
 };
 
-} // namespace adverb::link
+} // namespace adverb::link::seeking
