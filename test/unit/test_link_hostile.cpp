@@ -336,8 +336,8 @@ bool a_hello_whose_sender_has_closed_is_nobodys() {
   Node owner(place.policy({}, R"("127.0.0.0/8", "::1")"), own);
   if (!owner.hear('r'))
     return false;
-  ::kill(owner.pid(), SIGSTOP);
   const Speaker liar(place, std::nullopt);
+  ::kill(owner.pid(), SIGSTOP);
   wire::Hello hello{};
   hello.dqpn = there;
   liar.say(wire::frame(hello));
