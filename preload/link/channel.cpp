@@ -5,15 +5,22 @@
 
 namespace adverb::link {
 
-void Channel::bind(uint64_t handle, uint64_t peers) {
+void Channel::bind(uint64_t handle, uint64_t peers, bool proven) {
   const std::lock_guard hold(progress_.lock());
-  const auto [at, fresh] = bound_.try_emplace(handle, Bound{peers, false});
+  const auto [at, fresh] = bound_.try_emplace(handle, Bound{peers, false, proven});
   if (fresh || (at->second.peers == peers && !at->second.ended))
     return;
   const bool was = !at->second.ended;
-  at->second = {peers, false};
+  at->second = {peers, false, proven};
   if (was && user_)
     user_->on_unbound(handle);
+}
+
+void Channel::prove(uint64_t handle, uint64_t peers) {
+  const std::lock_guard hold(progress_.lock());
+  const auto at = bound_.find(handle);
+  if (at != bound_.end() && at->second.peers == peers && !at->second.ended)
+    at->second.proven = true;
 }
 
 void Channel::unbind(uint64_t handle, uint64_t peers) {
@@ -39,7 +46,9 @@ Channel::Binding Channel::binding(uint64_t handle, uint64_t peers) const noexcep
   const auto at = bound_.find(handle);
   if (at == bound_.end() || at->second.peers != peers)
     return Binding::none;
-  return at->second.ended ? Binding::ended : Binding::bound;
+  if (at->second.ended)
+    return Binding::ended;
+  return at->second.proven ? Binding::bound : Binding::unproven;
 }
 
 } // namespace adverb::link

@@ -5,8 +5,6 @@
 #include "link/wire.h"
 #include "world/entropy.h"
 
-#include <span>
-
 #include <infiniband/verbs.h>
 
 namespace adverb::link {
@@ -15,9 +13,5 @@ namespace adverb::link {
 wire::Id random_id(Entropy& entropy);
 
 wire::Id id_of(const ibv_gid& gid);
-
-// Proof that this end knows the key: over both nonces and who speaks.
-wire::Mac prove(std::span<const uint8_t> key, char speaker, const wire::Id& initiator_nonce,
-                const wire::Id& owner_nonce);
 
 } // namespace adverb::link

@@ -9,6 +9,8 @@
 
 #include "link/channel.h"
 #include "link/local_qp.h"
+#include "link/slots.h"
+#include "link/wire.h"
 
 #include <cstdint>
 #include <functional>
@@ -27,6 +29,18 @@ struct Bound {
   uint64_t remote_handle = 0;
   std::string reason;
   bool host_known = false; // some process of the peer's host has answered as adverb
+  // The peer asks for no proof that the queue pair is ours, and needs none itself: it serves what
+  // is asked for it. Else Links::claim() and prove() come first.
+  bool proven = false;
+};
+
+// A slot of the peer's, or why there is none.
+struct Offer {
+  wire::Answer answer = wire::Answer::refused; // not_there: later, perhaps
+  SlotKind kind = SlotKind::none;              // to be written, or to be read
+  uint32_t rkey = 0;
+  uint64_t address = 0;
+  wire::Share share{}; // what is to be written
 };
 
 // World::links(), where the room that has a protocol makes them (socket_links.h).
@@ -50,6 +64,14 @@ public:
   // id. `done` is called once on the service thread, unless cancel_bind() comes first.
   virtual void bind(const LocalQp& qp, uint8_t protocol, std::function<void(Bound)> done) = 0;
   virtual void cancel_bind(uint64_t handle) = 0;
+  // How a bound queue pair is proven to be ours, and the peer's to be the one we mean: claim() asks
+  // the peer for a slot; the queue pair writes it, or reads it, and when that is done prove() has
+  // the peer look, with what was `read`. Each calls back once on the service thread, with
+  // `not_there` where it may be tried anew, unless the queue pair is unbound or its channel ends
+  // before.
+  virtual void claim(uint64_t handle, std::function<void(const Offer&)> offered) = 0;
+  virtual void prove(uint64_t handle, const wire::Share& read,
+                     std::function<void(wire::Answer)> done) = 0;
   // Nothing of that queue pair is under way any more, on the device either, and it asks for nothing
   // more: the peer hears of it, who ends what it may do there and takes back what it was lent.
   virtual void unbind(uint64_t handle) = 0;

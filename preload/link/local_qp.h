@@ -4,17 +4,21 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 
 #include <infiniband/verbs.h>
 
 namespace adverb::link {
 
+class Slots;
+
 struct LocalQp {
   ibv_device* device = nullptr;
   uint32_t qpn = 0;
-  uint64_t handle = 0; // of this queue pair's present incarnation, never reused
-  uint8_t type = 0;    // ibv_qp_type
+  uint64_t handle = 0;        // of this queue pair's present incarnation, never reused
+  uint8_t type = 0;           // ibv_qp_type
+  std::weak_ptr<Slots> slots; // of its protection domain
   // From RTR on:
   bool connected = false;
   uint32_t dest_qpn = 0;
@@ -24,6 +28,8 @@ struct LocalQp {
   uint32_t rq_psn = 0;
   uint8_t timeout = 0;
   uint8_t retry_cnt = 0;
+  unsigned access = 0;             // what it lets its peer do
+  uint8_t responder_resources = 0; // how many READs and atomics at once
 
   // How long its device tries at most until it says that the peer does not answer: each timeout of
   // 4.096 us * 2^timeout may last four times that (InfiniBand Architecture Specification, volume 1,

@@ -2,8 +2,9 @@
 #include "link/owner.h"
 #include "link/address.h"
 #include "link/companion.h"
-#include "link/hmac.h"
 #include "link/identity.h"
+#include "link/owner_parts.h"
+#include "link/proof.h"
 #include "world/world.h"
 
 #include <algorithm>
@@ -40,34 +41,24 @@ constexpr size_t waiting_max = 65536;
 
 } // namespace
 
-struct Owner::Link {
-  std::shared_ptr<Connection> connection;
-  wire::Id peer_nonce{};
-  wire::Id nonce{};
-  wire::Id ticket{};
-  bool trusted = false;
-  bool away = false;  // its connection was lost
-  uint64_t timer = 0; // until trusted; then until it has been idle or away for long, if it is
-  struct Bound {
-    uint64_t handle = 0; // of the queue pair of this process; 0: it is waited for
-    ibv_device* device = nullptr;
-    uint64_t wait = 0;
-  };
-  std::unordered_map<uint64_t, Bound> bound; // by the peer's handle
-  std::set<uint64_t> waits;                  // of binds and probes
-  // Each by the device that it is on: requests for queue pairs of another would be served under a
-  // lock that is not theirs.
-  std::vector<std::pair<ibv_device*, std::shared_ptr<Companion>>> channels;
-};
+// Whose queue pairs need no proof: this user's and root's processes on this host, whatever
+// addresses they use, are who could do as they like with this one anyway. Who has closed the
+// connection meanwhile, so that nobody knows whose it was, is nobody.
+bool Owner::vouches(int fd) const {
+  const auto& settings = world_.policy().link();
+  if (!settings.key.empty() || settings.proof == policy::Proof::all)
+    return false;
+  const auto user = user_here(fd);
+  return user && (*user == geteuid() || *user == 0);
+}
 
-// Without a key: all processes of another host whose address is in link.allow; of this host those
-// of this user and of root, whatever addresses it has. Who has closed the connection meanwhile, so
-// that nobody knows whose it was, is nobody.
-bool Owner::trusts(int fd) const {
-  if (const auto user = user_here(fd))
-    return *user == geteuid() || *user == 0;
+// Who may bind at all, and prove what it has bound: everybody, but where the policy names addresses
+// of other hosts.
+bool Owner::admits(int fd) const {
+  const auto& settings = world_.policy().link();
   in6_addr from{};
-  return remote_address(fd, from) == 0 && !is_own(from) && world_.policy().link().allowed(from);
+  return settings.allow.empty() ||
+         (remote_address(fd, from) == 0 && (is_own(from) || settings.allowed(from)));
 }
 
 void Owner::accept(int fd, const wire::Hello& hello) {
@@ -75,6 +66,7 @@ void Owner::accept(int fd, const wire::Hello& hello) {
   const auto& settings = world_.policy().link();
   auto link = std::make_shared<Link>();
   link->connection = Connection::make(world_, fd);
+  link->peer = hello.process;
   link->peer_nonce = hello.nonce;
   link->nonce = random_id(world_.entropy);
   link->ticket = random_id(world_.entropy);
@@ -87,11 +79,12 @@ void Owner::accept(int fd, const wire::Hello& hello) {
   } else if (!meet) {
     ack.answer = static_cast<uint32_t>(Answer::wrong_version);
   } else if (settings.key.empty()) {
-    link->trusted = trusts(fd);
+    link->vouched = vouches(fd);
+    link->trusted = link->vouched || admits(fd);
     if (!link->trusted)
       ack.answer = static_cast<uint32_t>(Answer::refused);
   } else {
-    ack.mac = prove(world_.policy().link().key, 'o', hello.nonce, link->nonce);
+    ack.mac = know_key(settings.key, 'o', hello.nonce, link->nonce);
   }
   if (ack.answer == 0)
     ack.ticket = link->ticket;
@@ -107,9 +100,7 @@ void Owner::accept(int fd, const wire::Hello& hello) {
       world_.log.warn("a hello was refused: {}",
                       links_.size() >= links_max
                           ? "too many links"
-                          : "its sender is another user of this host, or another host that the "
-                            "policy's link.allow does not name; a key that both know "
-                            "(link.key_file) would do");
+                          : "its sender is on a host that the policy's link.allow does not name");
     link->connection->close();
     return;
   }
@@ -164,7 +155,7 @@ void Owner::forget_waiting(const std::shared_ptr<Link>& link) {
 void Owner::lost(const std::shared_ptr<Link>& link, const char* why) {
   forget_waiting(link);
   const bool serves =
-      std::ranges::any_of(link->channels, [](const auto& c) { return !c.second->down(); });
+      std::ranges::any_of(link->channels, [](const auto& c) { return !c.end->down(); });
   if (!link->connection->cut() || !link->trusted || link->bound.empty() || !serves)
     return end(link, why);
   world_.log.info("a peer's connection was lost; what is bound over it stays so for {} s",
@@ -194,6 +185,8 @@ Answer Owner::resume(const std::shared_ptr<Link>& link, const wire::Id& ticket) 
   if (!former || former == link || !former->trusted || !link->bound.empty() || !link->waits.empty())
     return Answer::refused;
   forget_waiting(former);
+  while (!former->claims.empty()) // it asks for others
+    give_up(former, former->claims.begin()->first);
   link->bound = std::exchange(former->bound, {});
   link->channels = std::exchange(former->channels, {});
   former->away = false;
@@ -206,10 +199,12 @@ Answer Owner::resume(const std::shared_ptr<Link>& link, const wire::Id& ticket) 
 void Owner::end(const std::shared_ptr<Link>& link, const char* why) {
   assert(world_.service.on_thread());
   world_.log.debug("a peer's link ended: {}", why);
-  for (const auto& [device, channel] : link->channels)
-    channel->close();
+  for (const auto& channel : link->channels)
+    channel.end->close();
   link->channels.clear();
   forget_waiting(link);
+  while (!link->claims.empty())
+    give_up(link, link->claims.begin()->first);
   link->connection->close();
   if (link->timer != 0)
     world_.service.cancel(std::exchange(link->timer, 0));
@@ -222,7 +217,7 @@ void Owner::on_frame(const std::shared_ptr<Link>& link, const wire::Frame& frame
   assert(world_.service.on_thread());
   if (frame.type == wire::Type::auth && !link->trusted) {
     link->trusted = equal(wire::get<wire::Auth>(frame).mac,
-                          prove(world_.policy().link().key, 'i', link->peer_nonce, link->nonce));
+                          know_key(world_.policy().link().key, 'i', link->peer_nonce, link->nonce));
     if (!link->trusted) {
       world_.counters.count(Counter::auth_failures);
       world_.log.warn("a peer does not know the key of the policy's link.key_file");
@@ -243,6 +238,10 @@ void Owner::on_frame(const std::shared_ptr<Link>& link, const wire::Frame& frame
   } else if (frame.type == wire::Type::resume) {
     const auto answer = resume(link, wire::get<wire::Resume>(frame).ticket);
     link->connection->send(wire::frame(wire::ResumeAck{static_cast<uint32_t>(answer), 0}));
+  } else if (frame.type == wire::Type::claim) {
+    on_claim(link, wire::get<wire::Claim>(frame).handle);
+  } else if (frame.type == wire::Type::prove) {
+    on_prove(link, wire::get<wire::Prove>(frame));
   } else if (frame.type == wire::Type::companion) {
     on_companion(link, wire::get<wire::Companion>(frame));
   } else {
@@ -329,16 +328,18 @@ void Owner::answer(const std::shared_ptr<Link>& link, const wire::Bind& bind, bo
                    Answer answer, const LocalQp& qp) {
   if (!probe && link->bound[bind.handle].handle != qp.handle)
     part(link, bind.handle);
+  if (!probe)
+    give_up(link, bind.handle);
   if (!probe && answer != Answer::ok) {
     link->bound.erase(bind.handle);
   } else if (!probe) {
-    link->bound[bind.handle] = {qp.handle, qp.device, 0};
-    for (const auto& [device, channel] : link->channels)
-      if (device == qp.device)
-        channel->bind(qp.handle, bind.handle);
+    link->bound[bind.handle] = {qp.handle, qp.device, 0, bind};
+    for (const auto& channel : link->channels)
+      if (channel.device == qp.device)
+        channel.end->bind(qp.handle, bind.handle, link->vouched);
   }
-  link->connection->send(
-      wire::frame(wire::BindAck{bind.handle, qp.handle, static_cast<uint32_t>(answer), 0}));
+  link->connection->send(wire::frame(wire::BindAck{
+      bind.handle, qp.handle, static_cast<uint32_t>(answer), link->vouched ? 0U : 1U}));
 }
 
 void Owner::unbind(const std::shared_ptr<Link>& link, uint64_t peers) {
@@ -346,6 +347,7 @@ void Owner::unbind(const std::shared_ptr<Link>& link, uint64_t peers) {
   if (at == link->bound.end())
     return;
   wait_no_more(at->second.wait);
+  give_up(link, peers);
   part(link, peers);
   link->bound.erase(peers);
   look_if_idle(link);
@@ -353,10 +355,10 @@ void Owner::unbind(const std::shared_ptr<Link>& link, uint64_t peers) {
 
 // Whoever it is bound to serves it no more.
 void Owner::part(const std::shared_ptr<Link>& link, uint64_t peers) {
-  const Link::Bound& was = link->bound[peers];
-  for (const auto& [device, channel] : link->channels)
-    if (was.handle != 0 && device == was.device)
-      channel->unbind(was.handle, peers);
+  const owning::Bound& was = link->bound[peers];
+  for (const auto& channel : link->channels)
+    if (was.handle != 0 && channel.device == was.device)
+      channel.end->unbind(was.handle, peers);
 }
 
 void Owner::retry_waiting(uint32_t qpn) {
@@ -402,7 +404,7 @@ Answer Owner::make_companion(const std::shared_ptr<Link>& link, const wire::Comp
                       request.protocol);
     return Answer::no_such_protocol;
   }
-  std::erase_if(link->channels, [](const auto& c) { return c.second->down(); });
+  std::erase_if(link->channels, [](const auto& c) { return c.end->down(); });
   if (link->channels.size() >= channels_max) {
     if (world_.log.every("channels", 10))
       world_.log.warn("a peer process has {} channels here and asks for more; refused",
@@ -415,7 +417,7 @@ Answer Owner::make_companion(const std::shared_ptr<Link>& link, const wire::Comp
       channel = Companion::create(world_, device, Channel::Role::server, protocol, request.credits);
   for (const auto& [peers, mine] : link->bound)
     if (channel && mine.device == qp.device)
-      channel->bind(mine.handle, peers);
+      channel->bind(mine.handle, peers, link->vouched);
   const auto as_bytes = [](const wire::Id& id) {
     const auto bytes = std::as_bytes(std::span(id));
     return std::vector(bytes.begin(), bytes.end());
@@ -435,12 +437,12 @@ Answer Owner::make_companion(const std::shared_ptr<Link>& link, const wire::Comp
           "regions as stock");
     return Answer::no_resources;
   }
-  link->channels.emplace_back(qp.device, channel);
   ack.qpn = channel->qpn();
   ack.psn = channel->psn();
   ack.credits = static_cast<uint16_t>(channel->credits());
   ack.message_max = static_cast<uint32_t>(channel->message_max());
   ack.protocol_version = protocol->version();
+  link->channels.push_back({qp.device, channel, request, ack});
   return Answer::ok;
 }
 

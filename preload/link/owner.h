@@ -6,6 +6,7 @@
 #include "link/device.h"
 #include "link/directory.h"
 #include "link/protocols.h"
+#include "link/slots.h"
 
 #include <deque>
 #include <map>
@@ -18,6 +19,12 @@ class World;
 }
 
 namespace adverb::link {
+
+// owner_parts.h
+namespace owning {
+struct Link;
+struct Claim;
+} // namespace owning
 
 // Service thread only.
 class Owner {
@@ -32,8 +39,9 @@ public:
   void retry_waiting(uint32_t qpn);
 
 private:
-  struct Link;
-  bool trusts(int fd) const;
+  using Link = owning::Link;
+  bool vouches(int fd) const;
+  bool admits(int fd) const;
   void on_frame(const std::shared_ptr<Link>& link, const wire::Frame& frame);
   bool is_here(const wire::Bind& bind) const;
   void on_bind(const std::shared_ptr<Link>& link, const wire::Bind& bind, bool probe);
@@ -52,6 +60,14 @@ private:
   wire::Answer make_companion(const std::shared_ptr<Link>& link, const wire::Companion& request,
                               wire::CompanionAck& ack);
   void end(const std::shared_ptr<Link>& link, const char* why);
+  // owner_proof.cpp
+  void on_claim(const std::shared_ptr<Link>& link, uint64_t peers);
+  wire::Answer make_claim(const std::shared_ptr<Link>& link, uint64_t peers, wire::Slot& slot);
+  void on_prove(const std::shared_ptr<Link>& link, const wire::Prove& prove);
+  wire::Answer judge(const std::shared_ptr<Link>& link, const wire::Prove& prove, wire::Mac& mac);
+  bool make_room(const Slots& slots, SlotKind kind);
+  void give_up(const std::shared_ptr<Link>& link, uint64_t peers);
+  bool is_first_or_same(uint64_t handle, const wire::Share& identity);
 
   World& world_;
   Directory& directory_;
@@ -70,6 +86,8 @@ private:
   std::unordered_map<uint64_t, Waiting> waiting_; // by a number of their own
   uint64_t next_wait_ = 1;
   std::unordered_multimap<uint32_t, uint64_t> waiting_for_; // these, by the queue pair's number
+  std::unordered_map<uint64_t, wire::Share> proven_by_; // queue pairs, by handle; whose identity
+  size_t proven_max_ = 1024;                            // before those are forgotten that have gone
 };
 
 } // namespace adverb::link

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "link/seeker.h"
 #include "link/address.h"
-#include "link/hmac.h"
 #include "link/identity.h"
+#include "link/proof.h"
 #include "link/seeker_parts.h"
 #include "world/world.h"
 
@@ -61,6 +61,11 @@ uint32_t patience_of(const LocalQp& qp) {
 }
 
 } // namespace
+
+Seeker::Seeker(World& world, Devices& devices, const wire::Id& process)
+    : world_(world), devices_(devices), process_(process) {}
+
+Seeker::~Seeker() = default;
 
 Seeker::Host& Seeker::host_of(const std::string& name) {
   auto& host = hosts_[name];
@@ -121,6 +126,7 @@ void Seeker::unbind(uint64_t handle) {
       link->connection->send(wire::frame(wire::Unbind{handle}));
   }
   bound_.erase(at);
+  claims_.erase(handle);
 }
 
 void Seeker::finish(const std::shared_ptr<Search>& search, Bound bound) {
@@ -173,7 +179,8 @@ void Seeker::go_on(const std::shared_ptr<Search>& search) {
           before != bound_.end() && before->second.link.lock() != link)
         unbind(bind.handle);
       std::erase(link->unbound, bind.handle);
-      bound_[bind.handle] = {link, bind.dqpn, bind.dgid};
+      bound_[bind.handle] = {link, bind, 0, path_key(search->qp, *search->protocol)};
+      claims_.erase(bind.handle);
     }
     search->asked = link;
     link->connection->send(
@@ -370,6 +377,10 @@ void Seeker::on_frame(const std::shared_ptr<Link>& link, const wire::Frame& fram
     on_hello_ack(link, wire::get<wire::HelloAck>(frame));
   else if (frame.type == wire::Type::bind_ack && link->ready)
     on_bind_ack(link, wire::get<wire::BindAck>(frame));
+  else if (frame.type == wire::Type::slot && link->ready)
+    on_slot(link, wire::get<wire::Slot>(frame));
+  else if (frame.type == wire::Type::prove_ack && link->ready)
+    on_prove_ack(link, wire::get<wire::ProveAck>(frame));
   else if (frame.type == wire::Type::companion_ack && link->ready)
     on_companion_ack(link, wire::get<wire::CompanionAck>(frame));
   else {
@@ -377,6 +388,16 @@ void Seeker::on_frame(const std::shared_ptr<Link>& link, const wire::Frame& fram
     link->connection->close();
     lost(link, "unexpected message");
   }
+}
+
+// Whom requests may be sent to who has not proven to be the other end: a process of this user's or
+// root's on this host, as for an owner. Others could have taken the port.
+bool Seeker::vouches(int fd) const {
+  const auto& settings = world_.policy().link();
+  if (!settings.key.empty() || settings.proof == policy::Proof::all)
+    return false;
+  const auto user = user_here(fd);
+  return user && (*user == geteuid() || *user == 0);
 }
 
 // Why there is no link with who answers so; null: there is one.
@@ -402,7 +423,7 @@ const char* Seeker::judge(const wire::HelloAck& ack, const wire::Id& nonce, cons
   const auto& key = world_.policy().link().key;
   if (key.empty())
     return ack.mac != wire::Mac{} ? "the peer asks for the key of a link.key_file" : nullptr;
-  if (equal(ack.mac, prove(key, 'o', nonce, ack.nonce)))
+  if (equal(ack.mac, know_key(key, 'o', nonce, ack.nonce)))
     return nullptr;
   world_.counters.count(Counter::auth_failures);
   return "the peer does not know the key of link.key_file";
@@ -419,11 +440,13 @@ void Seeker::on_hello_ack(const std::shared_ptr<Link>& link, const wire::HelloAc
     return;
   }
   if (const auto& key = world_.policy().link().key; !key.empty())
-    link->connection->send(wire::frame(wire::Auth{prove(key, 'i', link->nonce, ack.nonce)}));
+    link->connection->send(wire::frame(wire::Auth{know_key(key, 'i', link->nonce, ack.nonce)}));
   world_.counters.count(Counter::hellos_answered);
   world_.counters.count(Counter::links_up);
   link->ready = true;
   link->peer = ack.process;
+  link->owner_nonce = ack.nonce;
+  link->vouched = vouches(link->connection->fd());
   link->ticket = ack.ticket;
   host.known = true;
   host.connecting = false;
@@ -445,8 +468,11 @@ void Seeker::on_bind_ack(const std::shared_ptr<Link>& link, const wire::BindAck&
   switch (static_cast<Answer>(ack.answer)) {
   case Answer::ok:
     search->remote_handle = ack.remote_handle;
+    search->proven = ack.proof == 0 && link->vouched;
+    if (const auto bound = bound_.find(ack.handle); search->protocol && bound != bound_.end())
+      bound->second.remote_handle = ack.remote_handle;
     if (!search->protocol)
-      finish(search, {Verdict::adverb, nullptr, ack.remote_handle, {}});
+      finish(search, {Verdict::adverb, nullptr, ack.remote_handle, {}, true, search->proven});
     else
       want_channel(link, search);
     break;
@@ -475,7 +501,8 @@ void Seeker::want_channel(const std::shared_ptr<Link>& link,
     path.waiting = std::move(waiting);
   }
   if (path.up) {
-    finish(search, {Verdict::adverb, path.channel, search->remote_handle, {}});
+    finish(search,
+           {Verdict::adverb, path.channel, search->remote_handle, {}, true, search->proven});
     return;
   }
   path.waiting.push_back(search);
@@ -491,11 +518,11 @@ void Seeker::want_channel(const std::shared_ptr<Link>& link,
   }
   path.protocol = search->protocol;
   path.qp = search->qp;
-  path.nonce = random_id(world_.entropy);
-  wire::Companion request{};
+  wire::Companion& request = path.asked;
+  request = {};
   request.handle = search->qp.handle;
   request.remote_handle = search->remote_handle;
-  request.nonce = path.nonce;
+  request.nonce = random_id(world_.entropy);
   request.qpn = path.channel->qpn();
   request.psn = path.channel->psn();
   request.credits = static_cast<uint16_t>(path.channel->credits());
@@ -533,9 +560,11 @@ void Seeker::on_companion_ack(const std::shared_ptr<Link>& link, const wire::Com
       return;
     found->second.up = refusal == nullptr;
     for (const auto& s : std::exchange(found->second.waiting, {}))
-      finish(s, refusal == nullptr
-                    ? Bound{Verdict::adverb, found->second.channel, s->remote_handle, {}}
-                    : Bound{Verdict::refused, nullptr, 0, refusal});
+      finish(
+          s,
+          refusal == nullptr
+              ? Bound{Verdict::adverb, found->second.channel, s->remote_handle, {}, true, s->proven}
+              : Bound{Verdict::refused, nullptr, 0, refusal});
     if (refusal != nullptr)
       link->paths.erase(found);
   };
@@ -545,7 +574,8 @@ void Seeker::on_companion_ack(const std::shared_ptr<Link>& link, const wire::Com
                : "the peer cannot make a companion queue pair");
     return;
   }
-  const auto bytes = std::as_bytes(std::span(path.nonce));
+  path.answered = ack;
+  const auto bytes = std::as_bytes(std::span(path.asked.nonce));
   if (path.channel->connect(path.qp.ah, path.qp.mtu,
                             {ack.qpn, ack.psn, ack.credits, ack.message_max, ack.protocol_version},
                             {bytes.begin(), bytes.end()}, [this, settle](bool ok) {

@@ -4,12 +4,14 @@
 
 #include "link/device.h"
 #include "link/links.h"
+#include "link/proof.h"
 #include "link/wire.h"
 
 #include <chrono>
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -26,28 +28,36 @@ struct Link;
 struct Host;
 struct Search; // one bind under way
 struct Away;
+struct Claim;
 } // namespace seeking
 
 // Service thread only.
 class Seeker {
 public:
-  Seeker(World& world, Devices& devices, const wire::Id& process)
-      : world_(world), devices_(devices), process_(process) {}
+  Seeker(World& world, Devices& devices, const wire::Id& process);
+  ~Seeker();
+  Seeker(const Seeker&) = delete;
+  Seeker& operator=(const Seeker&) = delete;
 
   // For a channel of `protocol`; null: only to know.
   void bind(const LocalQp& qp, std::shared_ptr<Protocol> protocol, std::function<void(Bound)> done);
   void cancel(uint64_t handle);
   void unbind(uint64_t handle);
+  // As Links' are.
+  void claim(uint64_t handle, std::function<void(const Offer&)> offered);
+  void prove(uint64_t handle, const wire::Share& read, std::function<void(wire::Answer)> done);
 
 private:
   using Link = seeking::Link;
   using Host = seeking::Host;
   using Search = seeking::Search;
   using Away = seeking::Away;
+  using Claim = seeking::Claim;
   struct Asked { // where a queue pair was bound, or asked for it, and whom it means
     std::weak_ptr<Link> link;
-    uint32_t dqpn = 0;
-    wire::Id dgid{};
+    wire::Bind bind{};
+    uint64_t remote_handle = 0; // once it is bound
+    std::string path;           // of the link
   };
 
   Host& host_of(const std::string& name);
@@ -76,6 +86,12 @@ private:
   void stay_away(const std::shared_ptr<Link>& link, const char* why);
   void is_back(const std::shared_ptr<Link>& link);
   void finish(const std::shared_ptr<Search>& search, Bound bound);
+  bool vouches(int fd) const;
+  // seeker_proof.cpp
+  void on_slot(const std::shared_ptr<Link>& link, const wire::Slot& slot);
+  void on_prove_ack(const std::shared_ptr<Link>& link, const wire::ProveAck& ack);
+  bool fill(const Asked& asked, Claim& claim);
+  void try_anew(const std::shared_ptr<Link>& link);
 
   World& world_;
   Devices& devices_;
@@ -83,6 +99,8 @@ private:
   std::map<std::string, std::shared_ptr<Host>> hosts_;
   std::unordered_map<uint64_t, std::shared_ptr<Search>> searches_;
   std::unordered_map<uint64_t, Asked> bound_;
+  std::unordered_map<uint64_t, std::unique_ptr<Claim>> claims_;
+  std::optional<KeyPair> identity_; // once it is needed
 };
 
 } // namespace adverb::link

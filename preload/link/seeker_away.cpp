@@ -2,8 +2,8 @@
 // A link whose connection the network gave up: requests go on over the companion, as they would
 // where there is no connection, and another one is made for what is to be said of queue pairs. Only
 // when there is none in time, or the peer's process does not know of the link, is it over.
-#include "link/hmac.h"
 #include "link/identity.h"
+#include "link/proof.h"
 #include "link/seeker.h"
 #include "link/seeker_parts.h"
 #include "world/world.h"
@@ -70,8 +70,8 @@ void Seeker::come_back(const std::shared_ptr<Link>& link) {
   wire::Hello hello{};
   hello.process = process_;
   hello.nonce = away.nonce;
-  hello.dgid = asked.dgid;
-  hello.dqpn = asked.dqpn;
+  hello.dgid = asked.bind.dgid;
+  hello.dqpn = asked.bind.dqpn;
   hello.attempt = static_cast<uint32_t>(++away.tries);
   away.connection->send(wire::frame(hello));
   // The connection, or the timer, keeps the link meanwhile.
@@ -120,8 +120,9 @@ void Seeker::on_frame_away(const std::shared_ptr<Link>& link, const wire::Frame&
   if (why != nullptr)
     return stay_away(link, why);
   if (const auto& key = world_.policy().link().key; !key.empty())
-    away.connection->send(wire::frame(wire::Auth{prove(key, 'i', away.nonce, ack.nonce)}));
+    away.connection->send(wire::frame(wire::Auth{know_key(key, 'i', away.nonce, ack.nonce)}));
   away.connection->send(wire::frame(wire::Resume{link->ticket}));
+  away.owner_nonce = ack.nonce;
   link->ticket = ack.ticket;
 }
 
@@ -157,12 +158,15 @@ void Seeker::is_back(const std::shared_ptr<Link>& link) {
   const auto away = std::move(link->away);
   world_.service.cancel(away->timer);
   link->connection = away->connection;
+  link->nonce = away->nonce;
+  link->owner_nonce = away->owner_nonce;
   world_.counters.count(observe::Counter::links_resumed);
   world_.log.info("there is a connection to {} again", link->host);
   // What was said last may not have been heard.
   for (const uint64_t handle : link->unbound)
     link->connection->send(wire::frame(wire::Unbind{handle}));
   host_of(link->host).links.push_back(link);
+  try_anew(link);
 }
 
 } // namespace adverb::link

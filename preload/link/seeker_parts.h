@@ -5,6 +5,7 @@
 #include "link/companion.h"
 #include "link/connection.h"
 #include "link/links.h"
+#include "link/proof.h"
 #include "link/wire.h"
 
 #include <chrono>
@@ -30,6 +31,7 @@ struct Search {
   std::set<Link*> tried;
   std::weak_ptr<Link> asked; // that has not answered yet
   uint64_t remote_handle = 0;
+  bool proven = false; // needs no proof
   uint64_t timer = 0;
   int attempts = 0;
   bool unknown = false; // a process that was asked does not own the queue pair
@@ -40,6 +42,7 @@ struct Search {
 struct Away {
   std::shared_ptr<Connection> connection; // that is to stand for the one that was lost
   wire::Id nonce{};
+  wire::Id owner_nonce{};
   uint64_t timer = 0;
   std::chrono::nanoseconds until{}; // of the World's clock
   std::chrono::milliseconds pause{};
@@ -51,11 +54,13 @@ struct Link {
   std::shared_ptr<Connection> connection;
   std::string host;
   wire::Id nonce{};
+  wire::Id owner_nonce{};
   wire::Id peer{};      // its process
   wire::Id ticket{};    // by which this goes on over another connection
   bool greeted = false; // by a broker
   bool ready = false;
   bool ended = false;
+  bool vouched = false; // the owner needs no proof
   uint64_t timer = 0;
   std::chrono::seconds waited{}; // for an answer, once the connection stood
   std::shared_ptr<Search> first; // whose target the hello names
@@ -63,7 +68,8 @@ struct Link {
     std::shared_ptr<Companion> channel;
     std::shared_ptr<Protocol> protocol;
     bool up = false;
-    wire::Id nonce{};
+    wire::Companion asked{};
+    wire::CompanionAck answered{};
     std::vector<std::shared_ptr<Search>> waiting;
     LocalQp qp; // whose path it takes
   };
@@ -71,6 +77,18 @@ struct Link {
   std::unique_ptr<Away> away; // while its connection is lost
   // The last ones: of what was under way then nobody knows whether it was heard.
   std::deque<uint64_t> unbound;
+};
+
+// A queue pair on its way to be proven.
+struct Claim {
+  enum class Stage : uint8_t { asked, offered, told } stage = Stage::asked;
+  std::weak_ptr<Link> link;
+  std::function<void(const Offer&)> offered;
+  std::function<void(wire::Answer)> done;
+  wire::Slot slot{};
+  KeyPair pair;
+  Transcript transcript{};
+  wire::Mac expected{}; // of the owner
 };
 
 struct Host {

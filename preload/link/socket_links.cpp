@@ -29,6 +29,9 @@ public:
   void withdraw(uint32_t qpn, ibv_device* device, uint64_t handle) override;
   void bind(const LocalQp& qp, uint8_t protocol, std::function<void(Bound)> done) override;
   void cancel_bind(uint64_t handle) override;
+  void claim(uint64_t handle, std::function<void(const Offer&)> offered) override;
+  void prove(uint64_t handle, const wire::Share& read,
+             std::function<void(wire::Answer)> done) override;
   void unbind(uint64_t handle) override;
   void probe(const LocalQp& qp, std::function<void(Bound)> done) override;
   std::shared_ptr<Progress> progress(ibv_device* device) override { return devices_.get(device); }
@@ -76,6 +79,19 @@ void SocketLinks::bind(const LocalQp& qp, uint8_t protocol, std::function<void(B
 
 void SocketLinks::cancel_bind(uint64_t handle) {
   world_.service.run([this, handle] { seeker_.cancel(handle); });
+}
+
+void SocketLinks::claim(uint64_t handle, std::function<void(const Offer&)> offered) {
+  world_.service.run([this, handle, offered = std::move(offered)]() mutable {
+    seeker_.claim(handle, std::move(offered));
+  });
+}
+
+void SocketLinks::prove(uint64_t handle, const wire::Share& read,
+                        std::function<void(wire::Answer)> done) {
+  world_.service.run([this, handle, read, done = std::move(done)]() mutable {
+    seeker_.prove(handle, read, std::move(done));
+  });
 }
 
 void SocketLinks::unbind(uint64_t handle) {

@@ -21,6 +21,14 @@ size_t payload_of(uint16_t type) {
     return sizeof(Unbind);
   case Type::bind_ack:
     return sizeof(BindAck);
+  case Type::claim:
+    return sizeof(Claim);
+  case Type::slot:
+    return sizeof(Slot);
+  case Type::prove:
+    return sizeof(Prove);
+  case Type::prove_ack:
+    return sizeof(ProveAck);
   case Type::resume:
     return sizeof(Resume);
   case Type::resume_ack:

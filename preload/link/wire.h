@@ -13,7 +13,9 @@
 //   unbind                                     mine is bound no more
 //   companion                 companion_ack    queue pair numbers, credits, protocol; then each
 //                                              side's first message on it is the other's nonce
-//   resume                    resume_ack       the connection of this ticket was lost: this one
+//   claim                     slot             where the initiator can prove that mine is mine,
+//   over prove                     prove_ack        mine itself; mine is served from then on resume
+//   resume_ack       the connection of this ticket was lost: this one
 //                                              stands for it
 // Over the Unix socket a process registers and withdraws queue pairs; the broker hands it
 // connections (`handed`, with the descriptor and the hello that was read).
@@ -49,6 +51,10 @@ enum class Type : uint16_t {
   resume,
   resume_ack,
   banner,
+  claim,
+  slot,
+  prove,
+  prove_ack,
   add_qp = 32,
   remove_qp,
   handed,
@@ -63,10 +69,12 @@ enum class Answer : uint32_t {
   wrong_version,
   no_resources,
   no_such_protocol, // nothing here is served by channels of this kind
+  not_there,        // of a proof: nothing has come by the queue pair, or there is no slot just now
 };
 
 using Id = std::array<uint8_t, 16>;
 using Mac = std::array<uint8_t, 32>;
+using Share = std::array<uint8_t, 32>; // a public key of X25519
 
 struct Header {
   uint32_t magic;
@@ -126,10 +134,35 @@ struct BindAck {
   uint64_t handle;
   uint64_t remote_handle;
   uint32_t answer;
-  uint32_t zero;
+  uint32_t proof; // 1: requests of the queue pair are served when it has been proven
 };
 struct Unbind {
   uint64_t handle; // the initiator's
+};
+struct Claim {
+  uint64_t handle; // bound
+};
+struct Slot { // slots.h
+  uint64_t handle;
+  uint32_t answer;
+  uint32_t kind;
+  uint32_t index;
+  uint32_t rkey;
+  Share share; // the owner's; zero where it is in the slot
+};
+struct Prove { // proof.h
+  uint64_t handle;
+  uint32_t companion_qpn; // the initiator's, over which the requests are to come
+  uint32_t zero;
+  Share share; // the initiator's; zero where it is in the slot
+  Share identity;
+  Mac mac;
+};
+struct ProveAck {
+  uint64_t handle;
+  uint32_t answer;
+  uint32_t zero;
+  Mac mac; // the owner's proof
 };
 struct Resume {
   Id ticket; // of the connection that was lost
@@ -175,6 +208,10 @@ template <> inline constexpr Type type_of<Auth> = Type::auth;
 template <> inline constexpr Type type_of<Bind> = Type::bind;
 template <> inline constexpr Type type_of<Unbind> = Type::unbind;
 template <> inline constexpr Type type_of<BindAck> = Type::bind_ack;
+template <> inline constexpr Type type_of<Claim> = Type::claim;
+template <> inline constexpr Type type_of<Slot> = Type::slot;
+template <> inline constexpr Type type_of<Prove> = Type::prove;
+template <> inline constexpr Type type_of<ProveAck> = Type::prove_ack;
 template <> inline constexpr Type type_of<Resume> = Type::resume;
 template <> inline constexpr Type type_of<ResumeAck> = Type::resume_ack;
 template <> inline constexpr Type type_of<Companion> = Type::companion;

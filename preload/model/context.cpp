@@ -23,6 +23,12 @@ Context::Context(World& world, ibv_context* context)
                                    registration::Staging::block_max + 1);
 }
 
+Pd::Pd(World& world, ibv_pd* pd)
+    : verbs(pd), staging(world, pd),
+      slots(std::make_shared<link::Slots>(world, pd, [&world](const auto& reg) {
+        return world.budgets().register_making_room(reg);
+      })) {}
+
 std::shared_ptr<Pd> Context::pd(ibv_pd* pd) {
   const std::lock_guard hold(lock_);
   auto& entry = pds_[pd];
@@ -45,12 +51,15 @@ int Context::drop(ibv_pd* pd, int (*dealloc)(ibv_pd*)) {
       pds_.erase(it);
     }
   }
-  if (mine)
+  if (mine) {
     mine->staging.close();
+    mine->slots->close();
+  }
   const provider::Inside inside;
   const int rc = dealloc(pd);
   if (rc != 0 && mine) { // still in use
     mine->staging.reopen();
+    mine->slots->reopen();
     const std::lock_guard hold(lock_);
     pds_.try_emplace(pd, mine);
   }
@@ -93,6 +102,8 @@ void Context::close() {
   const provider::Inside inside;
   regions_.close();
   const std::lock_guard hold(lock_);
+  for (const auto& [verbs, pd] : pds_)
+    pd->slots->close();
   pds_.clear();
   if (own_pd_ != nullptr)
     world_.provider.real().ibv_dealloc_pd(own_pd_);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "link/progress.h"
+#include "link/slots.h"
 #include "registration/regions.h"
 #include "registration/staging.h"
 #include "world/sync.h"
@@ -21,11 +22,12 @@ class World;
 
 namespace adverb::model {
 
-// A protection domain: the program's, and adverb's staging in it.
+// A protection domain: the program's, and adverb's staging in it, and where peers prove themselves.
 struct Pd {
-  Pd(World& world, ibv_pd* pd) : verbs(pd), staging(world, pd) {}
+  Pd(World& world, ibv_pd* pd);
   ibv_pd* verbs;
   registration::Staging staging;
+  std::shared_ptr<link::Slots> slots; // links hold it for a while, but have nothing of it open then
 };
 
 class Context {

@@ -116,6 +116,7 @@ void Qp::part_from_peer() {
     const std::lock_guard hold(lock_);
     initiator = messages_.leave();
     peer_ = Peer::unknown;
+    forget_proof(false);
     send_.stop();
   }
   if (may_link_) {
@@ -211,6 +212,7 @@ link::LocalQp Qp::local() const {
   l.qpn = qpn_;
   l.handle = handle_;
   l.type = static_cast<uint8_t>(type_);
+  l.slots = pd_->slots;
   const ibv_qp_state state = state_;
   l.connected = state != IBV_QPS_RESET && state != IBV_QPS_INIT;
   if (l.connected) {
@@ -220,6 +222,8 @@ link::LocalQp Qp::local() const {
     l.rq_psn = attr_.rq_psn;
     l.timeout = attr_.timeout;
     l.retry_cnt = attr_.retry_cnt;
+    l.access = access_;
+    l.responder_resources = responder_resources_;
     const provider::Inside inside;
     world().provider.real().ibv_query_gid(qp_->context, attr_.ah_attr.port_num,
                                           attr_.ah_attr.grh.sgid_index, &l.sgid);
@@ -292,6 +296,7 @@ void Qp::on_down() {
     return;
   messages_.leave();
   peer_ = Peer::lost;
+  forget_proof(false);
   send_.on_gone();
   send_.turn();
   unloaded_.notify_all();
@@ -349,6 +354,7 @@ void Qp::on_bound(uint64_t handle, const link::Bound& bound) {
       } else if (initiator) {
         messages_.join(initiator, handle_, bound.remote_handle);
         peer_ = Peer::linked;
+        forget_proof(bound.proven);
       } else {
         peer_ = Peer::stock;
         if (context_->regions().any_remote())
@@ -377,9 +383,12 @@ steering::Facts Qp::facts(const steering::Request& r) {
       facts.peer = Peer::lost; // on_down() comes, and settles first what is under way
     } else {
       facts.key = messages_.verdict(steering::remote_key(r.wr));
+      // Nothing is served that is not proven; who asks for the key has that done.
+      if (!proven_ && facts.key.kind == steering::KeyVerdict::Kind::virtual_key)
+        facts.key = {};
       // What has to wait for the device's lane is asked meanwhile.
       // And one that is sent in vain would be passed by what it must not be: order "relaxed".
-      facts.key_likely_virtual = messages_.key_likely_virtual() && !device_.busy() &&
+      facts.key_likely_virtual = proven_ && messages_.key_likely_virtual() && !device_.busy() &&
                                  send_.order() == steering::Order::strict;
     }
   }
@@ -402,7 +411,11 @@ uint32_t Qp::epoch(const steering::Request& r) const noexcept {
 }
 
 void Qp::ask_key(const steering::Request& r) {
-  messages_.ask_key(steering::remote_key(r.wr));
+  const uint32_t key = steering::remote_key(r.wr);
+  if (messages_.verdict(key).kind == steering::KeyVerdict::Kind::virtual_key)
+    prove(r);
+  else
+    messages_.ask_key(key);
 }
 
 void Qp::later(std::chrono::nanoseconds delay, steering::Way& way) {

@@ -122,6 +122,7 @@ public:
   int post_send_to_provider(ibv_send_wr* list, ibv_send_wr** bad) override;
   bool take_marker() override;
   void marker_landed() override;
+  void aside_landed(bool ok) override;
   void request_drain() override;
 
   World& world() const noexcept;
@@ -158,6 +159,14 @@ private:
   void end_rights() noexcept;
   void wait_until_unloaded();
   void on_bound(uint64_t handle, const link::Bound& bound);
+  // qp_proof.cpp, all under lock_ but what is told from elsewhere
+  void prove(const steering::Request& r);
+  void carry_proof(const steering::Request& r);
+  void forget_proof(bool proven);
+  void on_offer(uint64_t handle, uint64_t round, const link::Offer& offer);
+  void on_proof(uint64_t handle, uint64_t round, link::wire::Answer answer);
+  void try_proof_later();
+  std::shared_ptr<transfer::Initiator> give_proof_up();
   static void warn_of_stock_peer(World& world, uint32_t qpn, const std::string& reason);
   link::LocalQp local() const;
 
@@ -203,6 +212,18 @@ private:
   uint64_t handle_ = 0;
   Atomic<steering::Peer> peer_{steering::Peer::unknown};
   bool may_link_ = false; // by policy and type
+  // Whether the peer knows that this queue pair is ours, and we that the other end is the peer's;
+  // and how far that is (qp_proof.cpp).
+  bool proven_ = false;
+  enum class ProofStage : uint8_t { none, asked, offered, carried, told, waits };
+  struct Proving {
+    ProofStage stage = ProofStage::none;
+    uint64_t round = 0; // what is told of another one comes late
+    unsigned tries = 0;
+    unsigned lost = 0; // were carried, and have not come
+    link::Offer offer;
+    std::optional<link::Slots::Slot> local; // that the device has
+  } proving_;
   Receipts receipts_;
 };
 

@@ -3,6 +3,7 @@
 #include "steering/opcode.h"
 
 #include <algorithm>
+#include <cerrno>
 
 namespace adverb::model {
 
@@ -139,6 +140,26 @@ void QpLane::post_marker(std::optional<ibv_wr_opcode> opcode) {
   marker_ = Marker::out;
 }
 
+int QpLane::post_aside(const Request& next, ibv_send_wr wr) {
+  commit();
+  if (refused() || marker_ != Marker::none || !device_.take_marker()) {
+    wish();
+    return EAGAIN;
+  }
+  wr.wr_id = marker_bit | next.seq;
+  wr.send_flags |= IBV_SEND_SIGNALED;
+  ibv_send_wr* bad = nullptr;
+  if (const int rc = device_.post_send_to_provider(&wr, &bad); rc != 0) {
+    device_.marker_landed();
+    wish();
+    return rc == ENOMEM ? EAGAIN : rc; // no room in the send queue; an older completion comes first
+  }
+  marker_ = Marker::out;
+  aside_after_ = last_.seq;
+  wish();
+  return 0;
+}
+
 QpLane::InFlight QpLane::in_flight() {
   InFlight is;
   is.reads = (bare_.traits() & steering::trait_read) != 0;
@@ -227,11 +248,19 @@ QpLane::News QpLane::on_completion(const steering::Completion& completion) {
   const ibv_wc& wc = completion.wc;
   const uint64_t seq = wc.wr_id & ~marker_bit;
   if ((wc.wr_id & marker_bit) != 0) {
+    // librxe puts a request into the queue before it is refused, in a child for one, where the
+    // kernel finds it later.
+    if (marker_ != Marker::out) [[unlikely]]
+      return News::none;
     marker_ = Marker::none;
     device_.marker_landed();
     no_bare_left(); // none went behind it, for what waits for it is in the ring
-    // Those before it that had failed would have said so before it did.
-    land_up_to(seq);
+    // Those before it that had failed would have said so before it did. Of post_aside() the number
+    // is that of the request that waits, which may have been posted since to be flushed.
+    const auto after = std::exchange(aside_after_, std::nullopt);
+    land_up_to(after.value_or(seq));
+    if (after)
+      device_.aside_landed(wc.status == IBV_WC_SUCCESS);
     if (wc.status == IBV_WC_SUCCESS)
       return News::drained;
     return wc.status == IBV_WC_WR_FLUSH_ERR ? News::marker_flushed : News::marker_refused;
@@ -256,6 +285,8 @@ void QpLane::reset() {
   if (marker_ != Marker::none)
     device_.marker_landed();
   marker_ = Marker::none;
+  if (std::exchange(aside_after_, std::nullopt))
+    device_.aside_landed(false);
   last_ = {};
   refusal_.reset();
   receives_ = 0;

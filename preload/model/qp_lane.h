@@ -34,6 +34,8 @@ public:
     // A marker's place in the CQ; false: others have them all, this one will be asked again.
     virtual bool take_marker() = 0;
     virtual void marker_landed() = 0;
+    // What post_aside() posted is done.
+    virtual void aside_landed(bool ok) = 0;
     // Somebody waits for completions: see to it that they are taken even if the program does not.
     virtual void request_drain() = 0;
 
@@ -55,6 +57,9 @@ public:
   void want_drained(const steering::Request& next) override;
   // The queue pair is in error, and somebody waits for all that is with the device.
   void want_flushed();
+  // Posts a WRITE or READ of adverb's own, for `next`, which waits, in a marker's place: it reports
+  // itself, and with it all before it. errno value; EAGAIN: not now, but somebody will ask again.
+  int post_aside(const steering::Request& next, ibv_send_wr wr);
   bool report(const steering::Request& next) override;
   void unreport() override;
   // Nothing will say that what `next` is fenced off from has come, but the device knows by itself.
@@ -182,6 +187,8 @@ private:
   // `request`: one of the program's, `reporting_`, stands in for it.
   enum class Marker : uint8_t { none, out, request } marker_ = Marker::none;
   uint64_t reporting_ = 0;
+  // What is out is of post_aside(), and was posted behind this one.
+  std::optional<uint64_t> aside_after_;
   bool wished_ = false;
   std::optional<Refusal> refusal_;
   uint64_t receives_ = 0;

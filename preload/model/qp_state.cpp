@@ -36,6 +36,8 @@ void Qp::captured(const ibv_qp_attr& attr, int mask) {
     attr_.timeout = attr.timeout;
   if ((mask & IBV_QP_RETRY_CNT) != 0)
     attr_.retry_cnt = attr.retry_cnt;
+  if ((mask & IBV_QP_MAX_QP_RD_ATOMIC) != 0)
+    attr_.max_rd_atomic = attr.max_rd_atomic;
 }
 
 void Qp::learn_length_max() {
@@ -237,6 +239,10 @@ int Qp::modify(ibv_qp_attr* attr, int mask) {
     const std::lock_guard hold(lock_);
     captured(*attr, mask);
   }
+  // By what it allows a peer proves itself.
+  if (may_link_ && (mask & (IBV_QP_ACCESS_FLAGS | IBV_QP_MAX_DEST_RD_ATOMIC)) != 0 &&
+      state_ >= IBV_QPS_RTR)
+    world().links().connected(local());
   if (moves) {
     const ibv_qp_state before = state_.exchange(to);
     entered(before, to);

@@ -197,6 +197,8 @@ void compile_link(const Json& link, LinkSettings& settings, const std::string& f
         std::chrono::milliseconds(*parse_duration(text(link["hello_timeout"])));
   if (link.contains("spin"))
     settings.spin = std::chrono::microseconds(link["spin"].get<uint16_t>());
+  if (link.contains("proof"))
+    settings.proof = link["proof"] == "all" ? Proof::all : Proof::others;
   if (link.contains("allow"))
     for (const Json& range : link["allow"])
       settings.allow.push_back(*parse_cidr(text(range)));

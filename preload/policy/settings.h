@@ -20,6 +20,10 @@ enum class Peers : uint8_t { automatic, none };
 // Whether unloaded and offloaded writes keep RC's order (rule action "order", design §6).
 enum class Order : uint8_t { strict, relaxed };
 
+// Who has to prove that a queue pair is its own by using it, before it is served: all that are not
+// this user's or root's processes on this host, or all (link.proof).
+enum class Proof : uint8_t { others, all };
+
 enum class LogLevel : uint8_t { debug, info, warn, error, off };
 
 struct LogSettings {
@@ -50,9 +54,10 @@ struct LinkSettings {
   uint16_t port = 7771;
   std::chrono::milliseconds hello_timeout{200};
   std::chrono::microseconds spin{50}; // after the last message, before who takes them sleeps
-  std::vector<Cidr> allow;            // other hosts; of this one this user and root may link
-  std::vector<Mapping> mapped;        // first match wins
-  std::vector<uint8_t> key;           // pre-shared key; empty means keyless
+  std::vector<Cidr> allow;            // other hosts that may link; empty: all
+  Proof proof = Proof::others;
+  std::vector<Mapping> mapped; // first match wins
+  std::vector<uint8_t> key;    // pre-shared key; empty means keyless
 
   // True when link.allow holds the address (IPv4 must be v4-mapped). Who may link of this
   // host is the link's own rule and is not known here.

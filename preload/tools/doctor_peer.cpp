@@ -151,10 +151,13 @@ void check_peer(Report& report, const policy::LinkSettings& link, const PeerAddr
   else
     report.ok(what,
               fmt::format("port {} is served; connected in {} ms", port, reply.connected.count()));
-  if (reply.error == 0 && link.key.empty() && !link.allowed(peer.address))
-    report.warn(what, "the policy has no link.key and link.allow does not hold this address",
-                "add it to link.allow if it is another host; of this one this user's programs and "
-                "root's are trusted");
+  if (reply.error == 0 && link.key.empty() && !link.allow.empty() && !link.allowed(peer.address))
+    report.warn(
+        what,
+        "link.allow does not hold this address, so that its programs cannot link to "
+        "ours",
+        "add it to link.allow, or leave link.allow out: who links has to prove that a queue "
+        "pair is its own, wherever it is");
 }
 
 } // namespace adverb::tools

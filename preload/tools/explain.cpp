@@ -199,10 +199,14 @@ void print_link(const Policy& policy) {
   printf("link      port %u, hello within %" PRId64 " ms, spin %" PRId64 " us, %s\n", link.port,
          static_cast<int64_t>(link.hello_timeout.count()), static_cast<int64_t>(link.spin.count()),
          link.key.empty() ? "no key" : "peers must prove to hold the key");
-  std::vector<std::string> allowed = {"this user on this host"};
+  std::vector<std::string> allowed = {"this host"};
   for (const policy::Cidr& range : link.allow)
     allowed.push_back(policy::cidr_text(range));
-  printf("          allowed: %s\n", joined(allowed).c_str());
+  printf("          allowed: %s\n", link.allow.empty() ? "all hosts" : joined(allowed).c_str());
+  printf("          each queue pair is proven, %s\n",
+         link.proof == policy::Proof::others && link.key.empty()
+             ? "but between this user's and root's processes on this host"
+             : "by whomever it is");
 }
 
 } // namespace

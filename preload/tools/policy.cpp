@@ -33,27 +33,6 @@ bool asks_for_help(int argc, char** argv) {
   return argc > 1 && (std::string_view(argv[1]) == "--help" || std::string_view(argv[1]) == "-h");
 }
 
-// A range that is larger than those of private networks is, so that the whole world is in it or not
-// far from it: a valid policy, and hardly what somebody meant.
-bool wide_open(const policy::Cidr& range) {
-  constexpr unsigned v4 = 96;
-  constexpr unsigned private_v4 = v4 + 8; // 10.0.0.0/8
-  constexpr unsigned private_v6 = 7;      // fc00::/7
-  return range.bits >= v4 && IN6_IS_ADDR_V4MAPPED(&range.address) ? range.bits < private_v4
-                                                                  : range.bits < private_v6;
-}
-
-void warn_of(const char* file, const policy::LinkSettings& link) {
-  if (!link.key.empty())
-    return;
-  for (const policy::Cidr& range : link.allow)
-    if (wide_open(range))
-      printf(
-          "%s: warning: /link/allow: %s without a link.key_file: every process of every host there "
-          "may read and write what is unpinned; name a key_file, or your own networks\n",
-          file, policy::cidr_text(range).c_str());
-}
-
 int check(int argc, char** argv) {
   if (argc < 2) {
     fputs("adverb policy check: no file is given\n", stderr);
@@ -68,7 +47,6 @@ int check(int argc, char** argv) {
       continue;
     }
     printf("%s: ok\n", *file);
-    warn_of(*file, loaded.policy->link());
   }
   return status;
 }

@@ -4,6 +4,7 @@
 #include "transfer/messages.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 
 namespace sim {
@@ -407,16 +408,86 @@ bool Links::find(Search& search) {
   cancel(qp.handle);
   const std::shared_ptr server =
       std::static_pointer_cast<Channel>(client->peer->shared_from_this());
-  server->bind(theirs.qp.handle, qp.handle);
-  bound_.push_back({qp.handle, theirs.qp.handle, server});
-  done({link::Verdict::adverb, client, theirs.qp.handle, {}, true});
+  const bool proven = !net_.proves_ || net_.choices.once_in(2);
+  server->bind(theirs.qp.handle, qp.handle, proven);
+  bound_.push_back({qp.handle, theirs.qp.handle, server, theirs.links});
+  done({link::Verdict::adverb, client, theirs.qp.handle, {}, true, proven});
   return true;
+}
+
+void Links::give_up(uint64_t handle) {
+  const auto at = claims_.find(handle);
+  if (at == claims_.end())
+    return;
+  at->second.slots->give(at->second.slot);
+  claims_.erase(at);
+}
+
+link::Offer Links::make_claim(uint64_t handle) {
+  using link::wire::Answer;
+  give_up(handle);
+  const auto bound = std::ranges::find(bound_, handle, &Bound::handle);
+  const auto found = std::ranges::find_if(net_.published_, [&](const auto& p) {
+    return bound != bound_.end() && p.qp.handle == bound->theirs && p.links == bound->links;
+  });
+  if (bound == bound_.end() || found == net_.published_.end())
+    return {Answer::no_such_qp};
+  Claim claim;
+  claim.slots = found->qp.slots.lock();
+  const bool may_write = (found->qp.access & IBV_ACCESS_REMOTE_WRITE) != 0;
+  if (!may_write && (found->qp.access & IBV_ACCESS_REMOTE_READ) == 0)
+    return {Answer::refused};
+  const auto kind = may_write ? link::SlotKind::write : link::SlotKind::read;
+  if (const int rc = claim.slots->take(kind, claim.slot); rc != 0)
+    return {rc == EAGAIN ? Answer::not_there : Answer::no_resources};
+  for (auto& byte : claim.share)
+    byte = static_cast<uint8_t>(net_.choices.between(1, 255));
+  link::Offer offer{Answer::ok, kind, claim.slot.rkey, claim.slot.address};
+  if (may_write)
+    offer.share = claim.share;
+  else
+    claim.slots->put(claim.slot, claim.share);
+  claims_[handle] = claim;
+  return offer;
+}
+
+// The peer may have no slot just now, or find nothing in it.
+void Links::claim(uint64_t handle, std::function<void(const link::Offer&)> offered) {
+  world_.service.run([this, handle, offered = std::move(offered)] {
+    offered(puts_off(handle) ? link::Offer{link::wire::Answer::not_there} : make_claim(handle));
+  });
+}
+
+void Links::prove(uint64_t handle, const link::wire::Share& read,
+                  std::function<void(link::wire::Answer)> done) {
+  world_.service.run([this, handle, read, done = std::move(done)] {
+    using link::wire::Answer;
+    const auto bound = std::ranges::find(bound_, handle, &Bound::handle);
+    const auto at = claims_.find(handle);
+    if (bound == bound_.end())
+      return;
+    auto answer = Answer::not_there;
+    if (at != claims_.end() && !puts_off(handle)) {
+      const Claim& claim = at->second;
+      const bool written = claim.slot.kind == link::SlotKind::write;
+      const auto found = written ? claim.slots->look(claim.slot) : read;
+      if (found == claim.share)
+        answer = Answer::ok;
+      else if (found != link::wire::Share{})
+        answer = Answer::refused;
+    }
+    if (answer == Answer::ok)
+      bound->server->prove(bound->theirs, handle);
+    give_up(handle);
+    done(answer);
+  });
 }
 
 // What was sent before may arrive behind it.
 void Links::unbind(uint64_t handle) {
   world_.service.run([this, handle] {
     cancel(handle);
+    give_up(handle);
     std::erase_if(bound_, [handle](const Bound& bound) {
       if (bound.handle == handle)
         bound.server->unbind(bound.theirs, handle);

@@ -23,7 +23,8 @@ class Channel;
 // What the links of one schedule share.
 class Net {
 public:
-  explicit Net(Choices& choices) : choices(choices), shared_(choices.once_in(2)) {}
+  explicit Net(Choices& choices)
+      : choices(choices), shared_(choices.once_in(2)), proves_(choices.once_in(3)) {}
   void offer(Steps& steps);
   // The programs are at their end: a channel and who uses it hold each other until then.
   void close();
@@ -54,6 +55,7 @@ private:
   std::vector<std::shared_ptr<Channel>> channels_;
   std::map<std::pair<class Links*, class Links*>, std::shared_ptr<Channel>> clients_;
   const bool shared_; // by all queue pairs of two programs
+  const bool proves_; // some queue pairs have to be proven to be their program's
   bool lost_ = false;
   uint32_t liar_ = 0; // whose thread; 0: all are honest
 };
@@ -125,6 +127,9 @@ public:
   void bind(const adverb::link::LocalQp& qp, uint8_t,
             std::function<void(adverb::link::Bound)> done) override;
   void cancel_bind(uint64_t handle) override { cancel(handle); }
+  void claim(uint64_t handle, std::function<void(const adverb::link::Offer&)> offered) override;
+  void prove(uint64_t handle, const adverb::link::wire::Share& read,
+             std::function<void(adverb::link::wire::Answer)> done) override;
   void unbind(uint64_t handle) override;
   void probe(const adverb::link::LocalQp&, std::function<void(adverb::link::Bound)>) override {}
   std::shared_ptr<adverb::link::Progress> progress(ibv_device*) override { return progress_; }
@@ -159,8 +164,23 @@ private:
     uint64_t handle;
     uint64_t theirs;
     std::shared_ptr<Channel> server;
+    class Links* links; // the peer's
   };
   std::vector<Bound> bound_;
+  struct Claim { // what is to be found in a slot of the peer's, or to be read from it
+    std::shared_ptr<adverb::link::Slots> slots;
+    adverb::link::Slots::Slot slot;
+    adverb::link::wire::Share share{};
+  };
+  std::map<uint64_t, Claim> claims_;
+  // How often one was told to come later: more often would take time, which passes for those only
+  // who wait for a peer that is lost.
+  std::map<uint64_t, uint32_t> put_off_;
+  bool puts_off(uint64_t handle) {
+    return put_off_[handle] < 2 && net_.choices.once_in(4) && ++put_off_[handle] != 0;
+  }
+  void give_up(uint64_t handle);
+  adverb::link::Offer make_claim(uint64_t handle);
 };
 
 } // namespace sim

@@ -76,6 +76,14 @@ public:
     char got = 0;
     return ::poll(&p, 1, 30000) == 1 && recv(fd_, &got, 1, 0) == 1 && got == word;
   }
+  void tell(uint32_t number) {
+    CHECK_THAT(send(fd_, &number, sizeof number, MSG_NOSIGNAL) == sizeof number);
+  }
+  uint32_t told() {
+    uint32_t number = 0;
+    CHECK_THAT(recv(fd_, &number, sizeof number, MSG_WAITALL) == sizeof number);
+    return number;
+  }
   // For the parent.
   bool ended_well() {
     int status = -1;
@@ -352,6 +360,12 @@ public:
     close(fd);
     files_.push_back(path);
     return path;
+  }
+  // Everybody has to prove that a queue pair is its own, over the broker of `at`.
+  std::string proving(uint16_t at) {
+    return file("proving-" + std::to_string(at) + ".json",
+                R"({"version": 1, "link": {"proof": "all", "port": )" + std::to_string(at) +
+                    "}}\n");
   }
   // `key`: the text of the pre-shared key, empty for none. `allow`: what link.allow holds.
   std::string policy(const std::string& key = {}, const std::string& allow = {}) {

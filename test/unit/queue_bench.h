@@ -59,6 +59,7 @@ struct Device final : QpLane::Device {
   }
   bool take_marker() override { return true; }
   void marker_landed() override {}
+  void aside_landed(bool) override {}
   void request_drain() override {}
 
   std::deque<ibv_send_wr> posted;

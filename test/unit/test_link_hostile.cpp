@@ -330,24 +330,6 @@ bool a_peer_of_another_version_is_told_which_would_do() {
   return speaker.hear<wire::HelloAck>().answer == 0;
 }
 
-// Whose it was nobody can tell by then; its address is allowed, and this host's own.
-bool a_hello_whose_sender_has_closed_is_nobodys() {
-  Place place;
-  Node owner(place.policy({}, R"("127.0.0.0/8", "::1")"), own);
-  if (!owner.hear('r'))
-    return false;
-  const Speaker liar(place, std::nullopt);
-  ::kill(owner.pid(), SIGSTOP);
-  wire::Hello hello{};
-  hello.dqpn = there;
-  liar.say(wire::frame(hello));
-  liar.finish();
-  ::kill(owner.pid(), SIGCONT);
-  CHECK_THAT(liar.hear<wire::HelloAck>().answer == static_cast<uint32_t>(Answer::refused));
-  const Speaker honest(place);
-  return true;
-}
-
 bool an_owner_of_another_version_is_refused_by_name() {
   Place place;
   const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -454,7 +436,6 @@ bool a_link_that_is_not_gone_on_with_ends() {
 
 constexpr Case cases[] = {
     CASE(a_peer_of_another_version_is_told_which_would_do),
-    CASE(a_hello_whose_sender_has_closed_is_nobodys),
     CASE(an_owner_of_another_version_is_refused_by_name),
     CASE(a_process_may_have_so_many_channels_and_others_have_theirs),
     CASE(a_channel_is_made_only_for_a_queue_pair_that_is_bound),

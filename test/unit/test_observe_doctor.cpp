@@ -59,11 +59,15 @@ TEST_CASE("a served port is ok, a refused one fails with what to start", "[docto
   {
     const Port served(true);
     peer.port = served.number;
+    Report open;
+    check_peer(open, link, peer);
+    CHECK(open.checks().size() == 1);
+    link.allow.push_back({{}, 128}); // some other
     Report report;
     check_peer(report, link, peer);
     REQUIRE(report.checks().size() == 2);
     CHECK(report.checks()[0].level == Check::Level::ok);
-    // Keyless and not in link.allow: the hello of another host would be refused.
+    // Not in link.allow: the hello of another host would be refused.
     CHECK(report.checks()[1].level == Check::Level::warn);
   }
   const Port closed(false);

@@ -204,6 +204,8 @@ TEST_CASE("link settings are compiled") {
   CHECK(link.port == 9);
   CHECK(link.hello_timeout.count() == 20);
   CHECK(link.spin.count() == 7);
+  CHECK(link.proof == Proof::others);
+  CHECK(load(R"({"version": 1, "link": {"proof": "all"}})")->link().proof == Proof::all);
   CHECK(link.allowed(address("10.255.0.1")));
   CHECK(link.allowed(address("febf::1")));
   CHECK(link.allowed(address("192.168.7.9")));

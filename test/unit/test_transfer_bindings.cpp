@@ -51,8 +51,8 @@ struct Owner {
       all[i].of_pd = &device.pd;
       targets.add(i + 1, &all[i]);
     }
-    honest->bind(mine, peers);
-    liar->bind(others, liars);
+    honest->bind(mine, peers, true);
+    liar->bind(others, liars, true);
     const unsigned access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
                             IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
     CHECK_FALSE(regions.add(regions.backend(*policy::find_backend("none")),
@@ -149,6 +149,29 @@ TEST_CASE("a peer is served only by the queue pair that its own is bound to") {
   CHECK(owner.refused_as_unbound() == 4);
 }
 
+TEST_CASE("who has not proven that the queue pair is its own may ask what keys name, and no more") {
+  const Kind kind = GENERATE(Kind::write, Kind::read, Kind::grant);
+  Owner owner;
+  owner.liar->bind(mine, liars, false);
+  const auto before = owner.memory;
+  const size_t lent = owner.lent();
+  CHECK(owner.status(*owner.liar, owner.request(Kind::query, mine, liars)) == Status::ok);
+  CHECK(owner.refused_as_unbound() == 0);
+  CHECK(owner.status(*owner.liar, owner.request(kind, mine, liars)) == Status::refused);
+  CHECK(owner.refused_as_unbound() == 1);
+  CHECK(owner.memory == before);
+  CHECK(owner.lent() == lent);
+  owner.honest->prove(mine, liars); // over another channel
+  owner.liar->prove(mine, peers);   // in the name of another
+  CHECK(owner.status(*owner.liar, owner.request(kind, mine, liars)) == Status::refused);
+  owner.liar->prove(mine, liars);
+  CHECK(owner.status(*owner.liar, owner.request(kind, mine, liars)) == Status::ok);
+  // What has ended is to be proven anew.
+  owner.liar->unbind(mine, liars);
+  owner.liar->bind(mine, liars, false);
+  CHECK(owner.status(*owner.liar, owner.request(kind, mine, liars)) == Status::refused);
+}
+
 TEST_CASE("no key is learnt, and none is made known, by a queue pair that is not bound") {
   Owner owner;
   auto h = owner.request(Kind::query, mine, liars);
@@ -159,7 +182,7 @@ TEST_CASE("no key is learnt, and none is made known, by a queue pair that is not
 
 TEST_CASE("a failure halts the run of who failed, and of nobody else on the same queue pair") {
   Owner owner;
-  owner.liar->bind(mine, liars);
+  owner.liar->bind(mine, liars, true);
   auto wrong = owner.request(Kind::write, mine, liars, UINT32_MAX);
   wrong.total_address = wrong.address = owner.address() + owner.memory.size();
   CHECK(owner.status(*owner.liar, wrong) == Status::refused);
@@ -169,7 +192,7 @@ TEST_CASE("a failure halts the run of who failed, and of nobody else on the same
 
 TEST_CASE("what is lent is given back by who borrowed it") {
   Owner owner;
-  owner.liar->bind(mine, liars);
+  owner.liar->bind(mine, liars, true);
   const size_t before = owner.lent();
   const ReplyHeader grant = owner.ask(*owner.honest, owner.request(Kind::grant, mine, peers));
   REQUIRE(grant.status == static_cast<uint8_t>(Status::ok));
@@ -240,7 +263,7 @@ TEST_CASE("bound anew in the name of another, a queue pair begins anew") {
   auto wrong = owner.request(Kind::read, mine, peers, 9);
   wrong.key += 1;
   owner.ask(*owner.honest, owner.request(Kind::grant, mine, peers));
-  owner.honest->bind(mine, 79);
+  owner.honest->bind(mine, 79, true);
   CHECK(owner.lent() == before);
   CHECK(owner.status(*owner.honest, owner.request(Kind::read, mine, peers)) == Status::refused);
   CHECK(owner.refused_as_unbound() == 1);
@@ -258,14 +281,14 @@ TEST_CASE("what is lent outlives a lost channel, as its device may use it, and n
   CHECK(owner.lent() == before + 1);
   CHECK(owner.all[0].orphans.size() == 1);
   CHECK(owner.of(mine, *owner.honest).halted_run == 0); // for one that comes to lie where it lay
-  owner.liar->bind(mine, liars);
+  owner.liar->bind(mine, liars, true);
   CHECK(owner.status(*owner.liar, owner.request(Kind::read, mine, liars)) == Status::ok);
 }
 
 TEST_CASE("of channels' ended bindings so many are remembered") {
   Owner owner;
   for (uint64_t i = 0; i < 5000; ++i) {
-    owner.honest->bind(100 + i, 200 + i);
+    owner.honest->bind(100 + i, 200 + i, true);
     owner.honest->unbind(100 + i, 200 + i);
   }
   owner.ask(*owner.honest, owner.request(Kind::query, 100 + 4999, 200 + 4999));

@@ -53,7 +53,7 @@ struct Owner {
       all[i].of = &regions;
       all[i].of_pd = &device.pd;
       targets.add(i + 1, &all[i]);
-      channel->bind(i + 1, 77);
+      channel->bind(i + 1, 77, true);
     }
     const unsigned access =
         IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;

@@ -50,7 +50,7 @@ struct Owner {
     channel->open(*protocol);
     for (uint64_t i = 0; i < all.size(); ++i) {
       targets.add(i + 1, &all[i]);
-      channel->bind(i + 1, 77);
+      channel->bind(i + 1, 77, true);
     }
   }
   ~Owner() {

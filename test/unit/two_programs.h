@@ -87,7 +87,7 @@ public:
         for (const auto& pair : joint_.pairs)
           if (pair.from == this && pair.to == theirs.links) {
             bound(qp, theirs.qp, pair.server);
-            return done({link::Verdict::adverb, pair.client, theirs.qp.handle, {}, true});
+            return done({link::Verdict::adverb, pair.client, theirs.qp.handle, {}, true, true});
           }
         const auto size =
             FakeChannel::Size{.credits = 5, .message_max = 4096, .version = joint_.version};
@@ -100,13 +100,17 @@ public:
         pair.server->open(*theirs.links->protocol_);
         joint_.pairs.push_back(pair);
         bound(qp, theirs.qp, pair.server);
-        done({link::Verdict::adverb, pair.client, theirs.qp.handle, {}, true});
+        done({link::Verdict::adverb, pair.client, theirs.qp.handle, {}, true, true});
         return;
       }
       done({link::Verdict::stock, nullptr, 0, "nobody has it", false});
     });
   }
   void cancel_bind(uint64_t) override {}
+  void claim(uint64_t, std::function<void(const link::Offer&)>) override { std::abort(); }
+  void prove(uint64_t, const link::wire::Share&, std::function<void(link::wire::Answer)>) override {
+    std::abort(); // all are proven
+  }
   void unbind(uint64_t handle) override {
     world_.service.run([this, handle] {
       for (const auto& [peers, server] : std::exchange(bound_[handle], {}))
@@ -124,7 +128,7 @@ public:
 private:
   void bound(const link::LocalQp& mine, const link::LocalQp& theirs,
              const std::shared_ptr<FakeChannel>& server) {
-    server->bind(theirs.handle, mine.handle);
+    server->bind(theirs.handle, mine.handle, true);
     bound_[mine.handle].emplace_back(theirs.handle, server);
   }
 

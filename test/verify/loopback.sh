@@ -12,7 +12,7 @@ export LD_LIBRARY_PATH=$1
 work=$(mktemp -d)
 trap 'rm -rf "$work" /dev/shm/adverb-verify.$$.*' EXIT
 
-policies=(default unpinned mpi off none-relaxed small-pinned targets-unpinned)
+policies=(default unpinned mpi off none-relaxed small-pinned targets-unpinned proven)
 modes=(inline threaded)
 
 # Not on this device: it has no kernel that would deny a forked child its parent's queue pairs, and
@@ -20,9 +20,9 @@ modes=(inline threaded)
 absent=(--except 'peer.daemonised*' --except 'differs.*')
 
 case ${ADVERB_SANITIZER:-} in
-asan) policies=(default unpinned none-relaxed targets-unpinned) modes=(inline) ;;
+asan) policies=(default unpinned none-relaxed targets-unpinned proven) modes=(inline) ;;
 tsan)
-  policies=(unpinned small-pinned) modes=(threaded)
+  policies=(unpinned small-pinned proven) modes=(threaded)
   mapfile -t families < <("$verify" --list | cut -d. -f1 | sort -u | grep -vxE 'order|state|cq')
   for family in "${families[@]}"; do absent+=(--except "$family.*"); done
   echo "# left out: ${families[*]}"

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// What an Owner keeps of a link; for its own sources alone.
+#pragma once
+
+#include "link/companion.h"
+#include "link/connection.h"
+#include "link/proof.h"
+#include "link/slots.h"
+#include "link/wire.h"
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <unordered_map>
+#include <vector>
+
+#include <infiniband/verbs.h>
+
+namespace adverb::link::owning {
+
+struct Bound {
+  uint64_t handle = 0; // of the queue pair of this process; 0: it is waited for
+  ibv_device* device = nullptr;
+  uint64_t wait = 0;
+  wire::Bind bind{}; // as the peer asked for it
+};
+
+struct Channel {
+  ibv_device* device; // requests for queue pairs of another would be served under a lock not theirs
+  std::shared_ptr<Companion> end;
+  wire::Companion asked;
+  wire::CompanionAck answered;
+};
+
+// A queue pair that the peer is about to prove.
+struct Claim {
+  std::shared_ptr<Slots> slots;
+  Slots::Slot slot;
+  KeyPair pair;
+  uint64_t timer = 0; // until it is over, or until the slot is looked at again
+  int looks = 0;
+};
+
+struct Link {
+  std::shared_ptr<Connection> connection;
+  wire::Id peer{}; // its process
+  wire::Id peer_nonce{};
+  wire::Id nonce{};
+  wire::Id ticket{};
+  bool trusted = false; // it may bind
+  bool vouched = false; // what it has bound needs no proof
+  bool away = false;    // its connection was lost
+  uint64_t timer = 0;   // until trusted; then until it has been idle or away for long, if it is
+  std::unordered_map<uint64_t, Bound> bound; // by the peer's handle
+  std::map<uint64_t, Claim> claims;          // the same
+  std::set<uint64_t> waits;                  // of binds and probes
+  std::vector<Channel> channels;
+};
+
+} // namespace adverb::link::owning

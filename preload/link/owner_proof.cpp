@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// How a peer proves that a queue pair it has bound is its own: by using it (proof.h).
+#include "link/owner.h"
+#include "link/owner_parts.h"
+#include "link/proof.h"
+#include "world/world.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+
+namespace adverb::link {
+
+using observe::Counter;
+using wire::Answer;
+
+namespace {
+
+// What the program has posted before the proof may take its time, and others may want the slot.
+constexpr std::chrono::seconds claim_due{30};
+// The peer's device says that it has written before it is to be seen here, on some, or where the
+// message was lost (UC).
+constexpr std::chrono::milliseconds look_again{5};
+constexpr int looks_max = 20;
+constexpr size_t claims_max = 64; // of a peer process
+
+bool is_empty(const wire::Share& share) {
+  return share == wire::Share{};
+}
+
+} // namespace
+
+void Owner::on_claim(const std::shared_ptr<Link>& link, uint64_t peers) {
+  wire::Slot slot{};
+  slot.handle = peers;
+  slot.answer = static_cast<uint32_t>(make_claim(link, peers, slot));
+  link->connection->send(wire::frame(slot));
+}
+
+Answer Owner::make_claim(const std::shared_ptr<Link>& link, uint64_t peers, wire::Slot& slot) {
+  give_up(link, peers);
+  const auto bound = link->bound.find(peers);
+  LocalQp qp;
+  if (bound == link->bound.end() || !directory_.find(bound->second.handle, qp) || !qp.connected)
+    return Answer::no_such_qp;
+  if (link->claims.size() >= claims_max)
+    return Answer::not_there;
+  const bool may_write = (qp.access & IBV_ACCESS_REMOTE_WRITE) != 0;
+  if (!may_write && ((qp.access & IBV_ACCESS_REMOTE_READ) == 0 || qp.responder_resources == 0))
+    return Answer::refused; // what it lets its peer do leaves no way to prove anything
+  const auto slots = qp.slots.lock();
+  if (!slots)
+    return Answer::no_such_qp;
+  const SlotKind kind = may_write ? SlotKind::write : SlotKind::read;
+  Slots::Slot taken;
+  int rc = slots->take(kind, taken);
+  if (rc == EAGAIN && make_room(*slots, kind))
+    rc = slots->take(kind, taken);
+  if (rc != 0)
+    return rc == EAGAIN ? Answer::not_there : Answer::no_resources;
+  owning::Claim claim{slots, taken, new_key_pair(world_.entropy), 0, 0};
+  slot.kind = static_cast<uint32_t>(kind);
+  slot.index = taken.index;
+  slot.rkey = taken.rkey;
+  if (kind == SlotKind::read)
+    slots->put(taken, claim.pair.open);
+  else
+    slot.share = claim.pair.open;
+  claim.timer = world_.service.after(claim_due, [this, weak = std::weak_ptr(link), peers] {
+    if (const auto l = weak.lock())
+      give_up(l, peers);
+  });
+  link->claims.emplace(peers, std::move(claim));
+  return Answer::ok;
+}
+
+// Who has most of the slots loses one.
+bool Owner::make_room(const Slots& slots, SlotKind kind) {
+  std::shared_ptr<Link> greedy;
+  std::vector<uint64_t> most;
+  for (const auto& link : links_) {
+    std::vector<uint64_t> its;
+    for (const auto& [peers, claim] : link->claims)
+      if (claim.slots.get() == &slots && claim.slot.kind == kind)
+        its.push_back(peers);
+    if (its.size() > most.size()) {
+      most = std::move(its);
+      greedy = link;
+    }
+  }
+  if (greedy)
+    give_up(greedy, most[world_.clock.now().count() % most.size()]);
+  return greedy != nullptr;
+}
+
+void Owner::give_up(const std::shared_ptr<Link>& link, uint64_t peers) {
+  const auto at = link->claims.find(peers);
+  if (at == link->claims.end())
+    return;
+  world_.service.cancel(at->second.timer);
+  at->second.slots->give(at->second.slot);
+  link->claims.erase(at);
+}
+
+void Owner::on_prove(const std::shared_ptr<Link>& link, const wire::Prove& prove) {
+  wire::ProveAck ack{};
+  ack.handle = prove.handle;
+  const Answer answer = judge(link, prove, ack.mac);
+  const auto claim = link->claims.find(prove.handle);
+  if (answer == Answer::not_there && claim != link->claims.end() &&
+      claim->second.looks++ < looks_max) {
+    world_.service.cancel(claim->second.timer);
+    claim->second.timer =
+        world_.service.after(look_again, [this, weak = std::weak_ptr(link), prove] {
+          if (const auto l = weak.lock())
+            on_prove(l, prove);
+        });
+    return;
+  }
+  give_up(link, prove.handle);
+  if (answer == Answer::refused) {
+    world_.counters.count(Counter::auth_failures);
+    if (world_.log.every("proof", 10))
+      world_.log.warn("a peer could not prove that a queue pair it speaks for is its own; refused");
+  } else if (answer == Answer::ok) {
+    world_.counters.count(Counter::qps_proven);
+  }
+  ack.answer = static_cast<uint32_t>(answer);
+  link->connection->send(wire::frame(ack));
+}
+
+Answer Owner::judge(const std::shared_ptr<Link>& link, const wire::Prove& prove, wire::Mac& mac) {
+  const auto bound = link->bound.find(prove.handle);
+  const auto claim = link->claims.find(prove.handle);
+  LocalQp qp;
+  if (bound == link->bound.end() || claim == link->claims.end() ||
+      !directory_.find(bound->second.handle, qp) || !qp.connected)
+    return Answer::not_there;
+  const auto channel = std::ranges::find_if(link->channels, [&](const auto& c) {
+    return c.device == qp.device && c.asked.qpn == prove.companion_qpn && !c.end->down();
+  });
+  if (channel == link->channels.end())
+    return Answer::not_there;
+  const owning::Claim& its = claim->second;
+  Transcript transcript{};
+  transcript.initiator = link->peer;
+  transcript.owner = process_;
+  transcript.initiator_nonce = link->peer_nonce;
+  transcript.owner_nonce = link->nonce;
+  transcript.bind = bound->second.bind;
+  transcript.bind.patience = 0;
+  transcript.remote_handle = qp.handle;
+  transcript.slot_kind = static_cast<uint32_t>(its.slot.kind);
+  transcript.slot_rkey = its.slot.rkey;
+  transcript.slot_index = its.slot.index;
+  transcript.companion = channel->asked;
+  transcript.companion_ack = channel->answered;
+  transcript.identity = prove.identity;
+  transcript.owner_share = its.pair.open;
+  const bool written = its.slot.kind == SlotKind::write;
+  transcript.initiator_share = written ? its.slots->look(its.slot) : prove.share;
+  const auto proof = prove_as_owner(its.pair, world_.policy().link().key, transcript);
+  if (!proof || !equal(proof->initiator, prove.mac))
+    return written && (is_empty(transcript.initiator_share) || its.looks < looks_max)
+               ? Answer::not_there
+               : Answer::refused;
+  if (!is_first_or_same(qp.handle, prove.identity))
+    return Answer::refused;
+  channel->end->prove(qp.handle, prove.handle);
+  mac = proof->owner;
+  return Answer::ok;
+}
+
+// A second client of the same protection domain could write into the slot, too: what has been
+// proven once only the same process proves again, as long as the queue pair is what it is.
+bool Owner::is_first_or_same(uint64_t handle, const wire::Share& identity) {
+  const auto [at, first] = proven_by_.try_emplace(handle, identity);
+  if (!first)
+    return at->second == identity;
+  if (proven_by_.size() > proven_max_) {
+    std::erase_if(proven_by_, [this](const auto& entry) {
+      LocalQp qp;
+      return !directory_.find(entry.first, qp);
+    });
+    proven_max_ = std::max(proven_max_, 2 * proven_by_.size());
+  }
+  return true;
+}
+
+} // namespace adverb::link

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// How a queue pair of this process is proven to be its own, to a peer that proves the same of the
+// other end (proof.h).
+#include "link/proof.h"
+#include "link/seeker.h"
+#include "link/seeker_parts.h"
+#include "link/slots.h"
+#include "world/world.h"
+
+#include <cassert>
+#include <utility>
+#include <vector>
+
+namespace adverb::link {
+
+using observe::Counter;
+using wire::Answer;
+
+void Seeker::claim(uint64_t handle, std::function<void(const Offer&)> offered) {
+  assert(world_.service.on_thread());
+  claims_.erase(handle);
+  const auto asked = bound_.find(handle);
+  if (asked == bound_.end())
+    return; // its channel has ended
+  const auto link = asked->second.link.lock();
+  auto claim = std::make_unique<Claim>();
+  claim->link = link;
+  claim->offered = std::move(offered);
+  claim->pair = new_key_pair(world_.entropy);
+  claims_[handle] = std::move(claim);
+  if (!link->away) // else when it is back
+    link->connection->send(wire::frame(wire::Claim{handle}));
+}
+
+void Seeker::on_slot(const std::shared_ptr<Link>& link, const wire::Slot& slot) {
+  const auto at = claims_.find(slot.handle);
+  if (at == claims_.end() || at->second->link.lock() != link ||
+      at->second->stage != Claim::Stage::asked)
+    return; // nobody waits for it any more
+  Claim& claim = *at->second;
+  Offer offer;
+  offer.answer = static_cast<Answer>(slot.answer);
+  offer.kind = static_cast<SlotKind>(slot.kind);
+  const bool written = offer.kind == SlotKind::write;
+  // No address of the peer's choice is ever written to.
+  if (offer.answer == Answer::ok &&
+      ((!written && offer.kind != SlotKind::read) || slot.index >= slots_of_a_kind)) {
+    world_.counters.count(Counter::malformed_messages);
+    offer.answer = Answer::refused;
+  }
+  const auto offered = std::move(claim.offered);
+  if (offer.answer != Answer::ok) {
+    claims_.erase(at);
+    return offered(offer);
+  }
+  offer.rkey = slot.rkey;
+  offer.address = slot_address(offer.kind, slot.index);
+  if (written)
+    offer.share = claim.pair.open;
+  claim.slot = slot;
+  claim.stage = Claim::Stage::offered;
+  offered(offer);
+}
+
+// False: the channel that its requests would go over is not there.
+bool Seeker::fill(const Asked& asked, Claim& claim) {
+  const auto link = claim.link.lock();
+  const auto path = link->paths.find(asked.path);
+  if (path == link->paths.end() || !path->second.up)
+    return false;
+  Transcript& t = claim.transcript;
+  t.initiator = process_;
+  t.owner = link->peer;
+  t.initiator_nonce = link->nonce;
+  t.owner_nonce = link->owner_nonce;
+  t.bind = asked.bind;
+  t.bind.patience = 0;
+  t.remote_handle = asked.remote_handle;
+  t.slot_kind = claim.slot.kind;
+  t.slot_rkey = claim.slot.rkey;
+  t.slot_index = claim.slot.index;
+  t.companion = path->second.asked;
+  t.companion_ack = path->second.answered;
+  if (!identity_)
+    identity_ = new_key_pair(world_.entropy);
+  t.identity = identity_->open;
+  t.initiator_share = claim.pair.open;
+  return true;
+}
+
+void Seeker::prove(uint64_t handle, const wire::Share& read,
+                   std::function<void(wire::Answer)> done) {
+  assert(world_.service.on_thread());
+  const auto at = claims_.find(handle);
+  const auto asked = bound_.find(handle);
+  if (asked == bound_.end())
+    return; // its channel has ended
+  const auto link = asked->second.link.lock();
+  if (at == claims_.end() || at->second->stage != Claim::Stage::offered || link->away ||
+      !fill(asked->second, *at->second)) {
+    claims_.erase(handle);
+    return done(Answer::not_there);
+  }
+  Claim& claim = *at->second;
+  const bool written = static_cast<SlotKind>(claim.slot.kind) == SlotKind::write;
+  claim.transcript.owner_share = written ? claim.slot.share : read;
+  const auto proof =
+      prove_as_initiator(claim.pair, *identity_, world_.policy().link().key, claim.transcript);
+  if (!proof) {
+    claims_.erase(at);
+    return done(Answer::refused);
+  }
+  claim.stage = Claim::Stage::told;
+  claim.done = std::move(done);
+  wire::Prove prove{};
+  prove.handle = handle;
+  prove.companion_qpn = claim.transcript.companion.qpn;
+  if (!written)
+    prove.share = claim.pair.open;
+  prove.identity = identity_->open;
+  prove.mac = proof->initiator;
+  claim.expected = proof->owner;
+  link->connection->send(wire::frame(prove));
+}
+
+void Seeker::on_prove_ack(const std::shared_ptr<Link>& link, const wire::ProveAck& ack) {
+  const auto at = claims_.find(ack.handle);
+  if (at == claims_.end() || at->second->link.lock() != link ||
+      at->second->stage != Claim::Stage::told)
+    return;
+  const auto claim = std::move(at->second);
+  claims_.erase(at);
+  auto answer = static_cast<Answer>(ack.answer);
+  if (answer == Answer::ok && !equal(ack.mac, claim->expected)) {
+    answer = Answer::refused;
+    world_.counters.count(Counter::auth_failures);
+    if (world_.log.every("proof", 10))
+      world_.log.warn("who answers for {} could not prove to be the other end of a queue pair; "
+                      "nothing is sent there",
+                      link->host);
+  }
+  claim->done(answer);
+}
+
+// What was said over the connection that was lost may not have been heard.
+void Seeker::try_anew(const std::shared_ptr<Link>& link) {
+  std::vector<std::unique_ptr<Claim>> again;
+  for (auto at = claims_.begin(); at != claims_.end();) {
+    if (at->second->link.lock() == link && at->second->stage != Claim::Stage::offered) {
+      again.push_back(std::move(at->second));
+      at = claims_.erase(at);
+    } else {
+      ++at;
+    }
+  }
+  for (const auto& claim : again) {
+    if (claim->stage == Claim::Stage::asked)
+      claim->offered({Answer::not_there});
+    else
+      claim->done(Answer::not_there);
+  }
+}
+
+} // namespace adverb::link

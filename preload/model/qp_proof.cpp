@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// How a queue pair is proven to be the program's, where the peer's process demands that or has to
+// show the same: a few bytes of adverb's own go through it, into or out of a slot of the peer's
+// (link/proof.h). A request whose key the peer has said to be virtual waits meanwhile; those to the
+// device's own keys need none of this.
+#include "link/links.h"
+#include "model/qp.h"
+#include "observe/log.h"
+#include "transfer/initiator.h"
+#include "world/world.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <new>
+
+namespace adverb::model {
+
+using link::wire::Answer;
+using steering::Peer;
+
+namespace {
+
+// The peer has no slot just now, or nothing has come: at once, then with pauses, for about as
+// long as a bind may take.
+constexpr unsigned tries_at_once = 3;
+constexpr unsigned tries_max = 600;
+// Of UC nobody says that a message was lost; and a program that uses it can do without one.
+constexpr unsigned lost_max = 3;
+constexpr std::chrono::milliseconds pause{100};
+
+} // namespace
+
+void Qp::forget_proof(bool proven) {
+  proven_ = proven;
+  ++proving_.round;
+  proving_.stage = ProofStage::none;
+  proving_.tries = 0;
+  proving_.lost = 0;
+}
+
+void Qp::prove(const steering::Request& r) {
+  if (proving_.stage == ProofStage::offered)
+    return carry_proof(r);
+  if (proving_.stage == ProofStage::carried)
+    device_.wish(); // the program need not poll for it
+  if (proving_.stage != ProofStage::none)
+    return;
+  proving_.stage = ProofStage::asked;
+  world().links().claim(handle_, [weak = weak_from_this(), handle = handle_,
+                                  round = proving_.round](const link::Offer& offer) {
+    if (const auto self = weak.lock())
+      self->on_offer(handle, round, offer);
+  });
+}
+
+void Qp::on_offer(uint64_t handle, uint64_t round, const link::Offer& offer) {
+  std::shared_ptr<transfer::Initiator> left;
+  {
+    const std::lock_guard hold(lock_);
+    if (handle != handle_ || round != proving_.round || proving_.stage != ProofStage::asked)
+      return;
+    // A device that may have no READ outstanding would fail it.
+    const bool possible = offer.kind != link::SlotKind::read || attr_.max_rd_atomic != 0;
+    if (offer.answer == Answer::ok && possible) {
+      proving_.offer = offer;
+      proving_.stage = ProofStage::offered;
+    } else if (offer.answer == Answer::not_there) {
+      try_proof_later();
+    } else {
+      left = give_proof_up();
+    }
+    send_.turn();
+  }
+  if (left)
+    left->detach(handle);
+}
+
+void Qp::carry_proof(const steering::Request& r) {
+  const link::Offer& offer = proving_.offer;
+  if (proving_.local)
+    return; // the device still has that of a round before
+  link::Slots::Slot local;
+  const int rc = pd_->slots->take(link::SlotKind::local, local);
+  if (rc == EAGAIN) { // others are given back, by and by
+    proving_.tries = std::max(proving_.tries, tries_at_once);
+    return try_proof_later();
+  }
+  if (rc != 0)
+    throw std::bad_alloc(); // the request that waits cannot be issued
+  pd_->slots->put(local, offer.share);
+  ibv_sge element{local.address, sizeof offer.share, local.lkey};
+  ibv_send_wr wr{};
+  wr.sg_list = &element;
+  wr.num_sge = 1;
+  wr.opcode = offer.kind == link::SlotKind::write ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ;
+  wr.wr.rdma.remote_addr = offer.address;
+  wr.wr.rdma.rkey = offer.rkey;
+  if (const int refused = device_.post_aside(r, wr); refused != 0) {
+    pd_->slots->give(local);
+    if (refused != EAGAIN) // a child's, on a device that its parent has opened
+      throw std::bad_alloc();
+    return;
+  }
+  proving_.local = local;
+  proving_.stage = ProofStage::carried;
+}
+
+void Qp::aside_landed(bool ok) {
+  const link::wire::Share read = pd_->slots->look(*proving_.local);
+  pd_->slots->give(*proving_.local);
+  proving_.local.reset();
+  if (proving_.stage != ProofStage::carried)
+    return;
+  proving_.stage = ok ? ProofStage::told : ProofStage::none;
+  if (ok)
+    world().links().prove(
+        handle_, read,
+        [weak = weak_from_this(), handle = handle_, round = proving_.round](Answer answer) {
+          if (const auto self = weak.lock())
+            self->on_proof(handle, round, answer);
+        });
+}
+
+void Qp::on_proof(uint64_t handle, uint64_t round, Answer answer) {
+  std::shared_ptr<transfer::Initiator> left;
+  {
+    const std::lock_guard hold(lock_);
+    if (handle != handle_ || round != proving_.round || proving_.stage != ProofStage::told)
+      return;
+    if (answer == Answer::ok)
+      forget_proof(true);
+    else if (answer == Answer::not_there && !(type_ == IBV_QPT_UC && ++proving_.lost == lost_max))
+      try_proof_later();
+    else
+      left = give_proof_up();
+    send_.turn();
+  }
+  if (left)
+    left->detach(handle);
+}
+
+void Qp::try_proof_later() {
+  proving_.stage = ProofStage::none;
+  if (++proving_.tries <= tries_at_once)
+    return;
+  proving_.stage = ProofStage::waits;
+  world().service.after(pause, [weak = weak_from_this(), handle = handle_, round = proving_.round] {
+    const auto self = weak.lock();
+    if (!self)
+      return;
+    std::shared_ptr<transfer::Initiator> left;
+    {
+      const std::lock_guard hold(self->lock_);
+      Proving& proving = self->proving_;
+      if (handle != self->handle_ || round != proving.round || proving.stage != ProofStage::waits)
+        return;
+      proving.stage = ProofStage::none;
+      if (proving.tries > tries_max)
+        left = self->give_proof_up();
+      self->send_.turn();
+    }
+    if (left)
+      left->detach(handle);
+  });
+}
+
+// The device shall judge what the peer will not serve: its NAK is the program's verdict. The caller
+// detaches from what is returned.
+std::shared_ptr<transfer::Initiator> Qp::give_proof_up() {
+  if (world().log.every("unproven", 5))
+    world().log.warn("queue pair {} could not be proven to its peer, or the peer to it; the peer's "
+                     "unpinned regions cannot be reached",
+                     qpn_);
+  peer_ = Peer::stock;
+  forget_proof(false);
+  world().links().unbind(handle_);
+  return messages_.leave();
+}
+
+} // namespace adverb::model

@@ -1,0 +1,512 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// Who proves that a queue pair is its own, and who does not. The queue pairs are the device's here.
+// TAP.
+#include "link/proof.h"
+#include "link/slots.h"
+#include "link/wire.h"
+#include "link_cases.h"
+
+#include <array>
+#include <optional>
+#include <thread>
+
+namespace {
+
+using namespace link_test;
+namespace wire = link::wire;
+using link::SlotKind;
+using wire::Answer;
+
+constexpr unsigned writes = IBV_ACCESS_REMOTE_WRITE;
+constexpr unsigned reads = IBV_ACCESS_REMOTE_READ;
+
+struct Domain {
+  Domain() { CHECK_THAT(context != nullptr && pd != nullptr && cq != nullptr); }
+  ibv_context* const context = ibv_open_device(device());
+  ibv_pd* const pd = ibv_alloc_pd(context);
+  ibv_cq* const cq = ibv_create_cq(context, 16, nullptr, nullptr, 0);
+  const std::shared_ptr<link::Slots> slots =
+      std::make_shared<link::Slots>(process().world, pd, [](const auto& reg) { return reg(); });
+};
+
+struct QueuePair {
+  QueuePair(Domain& domain, unsigned access) : domain(domain), access(access) {
+    ibv_qp_init_attr init{};
+    init.send_cq = init.recv_cq = domain.cq;
+    init.qp_type = IBV_QPT_RC;
+    init.cap = {4, 4, 1, 1, 0};
+    qp = ibv_create_qp(domain.pd, &init);
+    CHECK_THAT(qp != nullptr);
+  }
+  void connect(uint32_t to) {
+    dest = to;
+    const auto path = link_test::qp(qp->qp_num, 1, to).ah;
+    ibv_qp_attr attr{};
+    attr.qp_state = IBV_QPS_INIT;
+    attr.port_num = 1;
+    attr.qp_access_flags = access;
+    CHECK_THAT(
+        ibv_modify_qp(qp, &attr,
+                      IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0);
+    attr.qp_state = IBV_QPS_RTR;
+    attr.ah_attr = path;
+    attr.path_mtu = IBV_MTU_1024;
+    attr.dest_qp_num = to;
+    attr.max_dest_rd_atomic = 1;
+    CHECK_THAT(ibv_modify_qp(qp, &attr,
+                             IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+                                 IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
+                                 IBV_QP_MIN_RNR_TIMER) == 0);
+    attr.qp_state = IBV_QPS_RTS;
+    attr.timeout = 14;
+    attr.retry_cnt = 7;
+    attr.max_rd_atomic = 1;
+    CHECK_THAT(ibv_modify_qp(qp, &attr,
+                             IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                                 IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC) == 0);
+  }
+  // As links know it, which may be told that it has another number.
+  link::LocalQp local(uint64_t handle, uint32_t number = 0) const {
+    link::LocalQp q = link_test::qp(number != 0 ? number : qp->qp_num, handle, dest);
+    q.slots = domain.slots;
+    q.access = access;
+    q.responder_resources = 1;
+    return q;
+  }
+  // Does with the slot what it is for; false: the device refuses.
+  bool carry(const link::Offer& offer, wire::Share& read) {
+    link::Slots::Slot mine;
+    CHECK_THAT(domain.slots->take(SlotKind::local, mine) == 0);
+    domain.slots->put(mine, offer.share);
+    ibv_sge element{mine.address, sizeof offer.share, mine.lkey};
+    ibv_send_wr wr{};
+    wr.sg_list = &element;
+    wr.num_sge = 1;
+    wr.opcode = offer.kind == SlotKind::write ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ;
+    wr.send_flags = IBV_SEND_SIGNALED;
+    wr.wr.rdma.remote_addr = offer.address;
+    wr.wr.rdma.rkey = offer.rkey;
+    ibv_send_wr* bad = nullptr;
+    CHECK_THAT(ibv_post_send(qp, &wr, &bad) == 0);
+    ibv_wc wc{};
+    while (ibv_poll_cq(domain.cq, 1, &wc) == 0)
+      std::this_thread::yield();
+    read = domain.slots->look(mine);
+    domain.slots->give(mine);
+    return wc.status == IBV_WC_SUCCESS;
+  }
+
+  Domain& domain;
+  const unsigned access;
+  ibv_qp* qp = nullptr;
+  uint32_t dest = 0;
+};
+
+link::Offer claim(uint64_t handle) {
+  std::promise<link::Offer> promise;
+  auto offer = promise.get_future();
+  links().claim(handle, [&](const link::Offer& o) { promise.set_value(o); });
+  CHECK_THAT(offer.wait_for(30s) == std::future_status::ready);
+  return offer.get();
+}
+
+Answer prove(uint64_t handle, const wire::Share& read = {}) {
+  std::promise<Answer> promise;
+  auto answer = promise.get_future();
+  links().prove(handle, read, [&](Answer a) { promise.set_value(a); });
+  CHECK_THAT(answer.wait_for(30s) == std::future_status::ready);
+  return answer.get();
+}
+
+// Owns as many queue pairs as it is told the peers of, all in one domain, and says at its end what
+// it has counted.
+Node::Story owns(unsigned access, size_t count = 1) {
+  return [access, count](Node& me) {
+    install();
+    Domain domain;
+    std::vector<QueuePair> pairs;
+    for (size_t i = 0; i < count; ++i)
+      me.tell(pairs.emplace_back(domain, access).qp->qp_num);
+    for (size_t i = 0; i < count; ++i) {
+      pairs[i].connect(me.told());
+      links().publish(pairs[i].local(100 + i));
+      links().connected(pairs[i].local(100 + i));
+    }
+    me.say('r');
+    CHECK_THAT(me.hear('q'));
+    me.tell(static_cast<uint32_t>(value(observe::Counter::qps_proven)));
+    me.tell(static_cast<uint32_t>(value(observe::Counter::auth_failures)));
+  };
+}
+
+struct Counted {
+  uint32_t proven;
+  uint32_t failures;
+};
+Counted count(Node& owner) {
+  owner.say('q');
+  const uint32_t proven = owner.told();
+  return {proven, owner.told()};
+}
+
+// The honest initiator's way, from its bind on.
+Answer prove_by_using(QueuePair& pair, uint64_t handle, SlotKind kind) {
+  const auto bound = bind(pair.local(handle));
+  CHECK_THAT(bound.verdict == Verdict::adverb && !bound.proven);
+  const auto offer = claim(handle);
+  CHECK_THAT(offer.answer == Answer::ok && offer.kind == kind);
+  wire::Share read{};
+  CHECK_THAT(pair.carry(offer, read));
+  return prove(handle, read);
+}
+
+bool a_queue_pair_is_proven_by_using_it() {
+  for (const auto& [access, kind] :
+       {std::pair{writes, SlotKind::write}, std::pair{reads, SlotKind::read},
+        std::pair{writes | reads, SlotKind::write}}) {
+    Place place;
+    Node owner(place.proving(place.port), owns(access));
+    const uint32_t theirs = owner.told();
+    Node seeker(place.proving(place.port), [&](Node& me) {
+      install();
+      Domain domain;
+      QueuePair pair(domain, 0);
+      me.tell(pair.qp->qp_num);
+      CHECK_THAT(me.hear('c'));
+      pair.connect(theirs);
+      CHECK_THAT(prove_by_using(pair, 1, kind) == Answer::ok);
+      CHECK_THAT(prove_by_using(pair, 1, kind) == Answer::ok); // once more
+    });
+    owner.tell(seeker.told());
+    if (!owner.hear('r'))
+      return false;
+    seeker.say('c');
+    if (!seeker.ended_well())
+      return false;
+    const Counted counted = count(owner);
+    if (counted.proven != 2 || counted.failures != 0)
+      return false;
+  }
+  return true;
+}
+
+bool a_queue_pair_that_lets_its_peer_do_nothing_cannot_be_proven() {
+  Place place;
+  Node owner(place.proving(place.port), owns(IBV_ACCESS_REMOTE_ATOMIC));
+  const uint32_t theirs = owner.told();
+  Node seeker(place.proving(place.port), [&](Node& me) {
+    install();
+    Domain domain;
+    QueuePair pair(domain, 0);
+    me.tell(pair.qp->qp_num);
+    CHECK_THAT(me.hear('c'));
+    pair.connect(theirs);
+    CHECK_THAT(bind(pair.local(1)).verdict == Verdict::adverb);
+    CHECK_THAT(claim(1).answer == Answer::refused);
+  });
+  owner.tell(seeker.told());
+  if (!owner.hear('r'))
+    return false;
+  seeker.say('c');
+  return seeker.ended_well() && count(owner).proven == 0;
+}
+
+// It knows all numbers of the queue pair that it says is its own, and has another, of another
+// domain of the owner's.
+bool who_cannot_use_the_queue_pair_proves_nothing() {
+  for (const unsigned access : {writes, reads}) {
+    Place place;
+    Node owner(place.proving(place.port), owns(access));
+    const uint32_t theirs = owner.told();
+    Node other(place.proving(place.port + 1), owns(access));
+    const uint32_t others = other.told();
+    constexpr uint32_t victims = 7777;
+    Node liar(place.proving(place.port), [&](Node& me) {
+      install();
+      Domain domain;
+      QueuePair pair(domain, 0);
+      me.tell(pair.qp->qp_num);
+      CHECK_THAT(me.hear('c'));
+      pair.connect(others);
+      link::LocalQp lie = pair.local(1, victims);
+      lie.dest_qpn = theirs;
+      CHECK_THAT(bind(lie).verdict == Verdict::adverb);
+      CHECK_THAT(prove(1) != Answer::ok); // before it has a slot
+      CHECK_THAT(claim(1).answer == Answer::ok);
+      CHECK_THAT(prove(1) != Answer::ok); // nothing has come
+      const auto offer = claim(1);
+      CHECK_THAT(offer.answer == Answer::ok);
+      wire::Share read{};
+      CHECK_THAT(!pair.carry(offer, read)); // its own queue pair is of another domain
+      CHECK_THAT(prove(1, read) != Answer::ok);
+      read.fill(9); // a guess, that has nothing in common with what is there
+      CHECK_THAT(claim(1).answer == Answer::ok);
+      CHECK_THAT(prove(1, read) != Answer::ok);
+    });
+    const uint32_t liars = liar.told();
+    owner.tell(victims);
+    other.tell(liars);
+    if (!owner.hear('r') || !other.hear('r'))
+      return false;
+    liar.say('c');
+    if (!liar.ended_well())
+      return false;
+    other.say('q');
+    if (count(owner).proven != 0)
+      return false;
+  }
+  return true;
+}
+
+// Who has a queue pair of its own in the same domain could use the slot of another's.
+bool what_has_been_proven_nobody_else_proves_again() {
+  Place place;
+  Node owner(place.proving(place.port), owns(writes, 2));
+  const uint32_t first = owner.told();
+  const uint32_t second = owner.told();
+  Node honest(place.proving(place.port), [&](Node& me) {
+    install();
+    Domain domain;
+    QueuePair pair(domain, 0);
+    me.tell(pair.qp->qp_num);
+    CHECK_THAT(me.hear('c'));
+    pair.connect(first);
+    CHECK_THAT(prove_by_using(pair, 1, SlotKind::write) == Answer::ok);
+    me.say('d');
+    CHECK_THAT(me.hear('c'));
+    CHECK_THAT(prove_by_using(pair, 1, SlotKind::write) == Answer::ok); // not displaced
+  });
+  const uint32_t honests = honest.told();
+  Node liar(place.proving(place.port), [&](Node& me) {
+    install();
+    Domain domain;
+    QueuePair pair(domain, 0);
+    me.tell(pair.qp->qp_num);
+    CHECK_THAT(me.hear('c'));
+    pair.connect(second);
+    link::LocalQp lie = pair.local(1, honests);
+    lie.dest_qpn = first;
+    CHECK_THAT(bind(lie).verdict == Verdict::adverb);
+    const auto offer = claim(1);
+    wire::Share read{};
+    CHECK_THAT(pair.carry(offer, read));
+    CHECK_THAT(prove(1, read) == Answer::refused);
+    CHECK_THAT(prove_by_using(pair, 2, SlotKind::write) == Answer::ok); // its own
+  });
+  owner.tell(honests);
+  owner.tell(liar.told());
+  if (!owner.hear('r'))
+    return false;
+  honest.say('c');
+  if (!honest.hear('d'))
+    return false;
+  liar.say('c');
+  if (!liar.ended_well())
+    return false;
+  honest.say('c');
+  if (!honest.ended_well())
+    return false;
+  const Counted counted = count(owner);
+  return counted.proven == 3 && counted.failures == 1;
+}
+
+// Somebody has the port, and says that the queue pair is its own.
+bool who_has_not_the_queue_pair_is_not_taken_for_its_owner() {
+  for (const unsigned access : {writes, reads}) {
+    Place place;
+    Node owner(place.proving(place.port + 1), owns(access)); // nobody asks there
+    const uint32_t theirs = owner.told();
+    Node rogue(place.proving(place.port), [&](Node& me) {
+      install();
+      Domain domain;
+      QueuePair pair(domain, access);
+      pair.dest = me.told();
+      links().publish(pair.local(100, theirs));
+      links().connected(pair.local(100, theirs));
+      me.say('r');
+      me.hear('q');
+    });
+    Node seeker(place.proving(place.port), [&](Node& me) {
+      install();
+      Domain domain;
+      QueuePair pair(domain, 0);
+      me.tell(pair.qp->qp_num);
+      CHECK_THAT(me.hear('c'));
+      pair.connect(theirs);
+      CHECK_THAT(bind(pair.local(1)).verdict == Verdict::adverb);
+      const auto offer = claim(1);
+      wire::Share read{};
+      CHECK_THAT(offer.answer == Answer::ok && !pair.carry(offer, read));
+      CHECK_THAT(prove(1, read) != Answer::ok);
+    });
+    const uint32_t seekers = seeker.told();
+    owner.tell(seekers);
+    rogue.tell(seekers);
+    if (!owner.hear('r') || !rogue.hear('r'))
+      return false;
+    seeker.say('c');
+    if (!seeker.ended_well())
+      return false;
+  }
+  return true;
+}
+
+// A relay between two processes, each of which takes it for the other. It alters one byte of the
+// first frame of a kind.
+class Relay {
+public:
+  Relay(uint16_t from, uint16_t to, wire::Type type, size_t offset)
+      : listener_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), to_(at(to)), type_(type),
+        offset_(offset) {
+    const int on = 1;
+    setsockopt(listener_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    const sockaddr_in own = at(from);
+    CHECK_THAT(::bind(listener_, reinterpret_cast<const sockaddr*>(&own), sizeof own) == 0 &&
+               listen(listener_, 8) == 0);
+    thread_ = std::thread([this] { run(); });
+  }
+  ~Relay() {
+    shutdown(listener_, SHUT_RDWR);
+    thread_.join();
+    close(listener_);
+  }
+  Relay(const Relay&) = delete;
+  Relay& operator=(const Relay&) = delete;
+  bool altered() const { return altered_; }
+
+private:
+  static sockaddr_in at(uint16_t port) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    return address;
+  }
+  void run() {
+    for (;;) {
+      const int left = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+      if (left < 0)
+        return;
+      const int right = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+      if (connect(right, reinterpret_cast<const sockaddr*>(&to_), sizeof to_) == 0)
+        carry(left, right);
+      close(left);
+      close(right);
+    }
+  }
+  void carry(int left, int right) {
+    std::array<std::vector<std::byte>, 2> unsent;
+    const int ends[] = {left, right};
+    for (;;) {
+      pollfd ready[] = {{left, POLLIN, 0}, {right, POLLIN, 0}, {listener_, POLLHUP, 0}};
+      poll(ready, 3, -1);
+      if ((ready[2].revents & (POLLHUP | POLLERR)) != 0)
+        return;
+      for (size_t i = 0; i < 2; ++i) {
+        if (ready[i].revents == 0)
+          continue;
+        std::array<std::byte, 4096> bytes;
+        const ssize_t n = recv(ends[i], bytes.data(), bytes.size(), 0);
+        if (n <= 0)
+          return;
+        unsent[i].insert(unsent[i].end(), bytes.begin(), bytes.begin() + n);
+        pass(unsent[i], ends[1 - i]);
+      }
+    }
+  }
+  void pass(std::vector<std::byte>& bytes, int to) {
+    wire::Frame frame{};
+    while (wire::parse(bytes, frame) == wire::Parse::complete) {
+      if (frame.type == type_ && !altered_.exchange(true))
+        bytes[sizeof(wire::Header) + offset_] ^= std::byte{1};
+      if (send(to, bytes.data(), frame.bytes, MSG_NOSIGNAL) < 0)
+        return;
+      bytes.erase(bytes.begin(), bytes.begin() + static_cast<long>(frame.bytes));
+    }
+  }
+
+  const int listener_;
+  const sockaddr_in to_;
+  const wire::Type type_;
+  const size_t offset_;
+  std::atomic<bool> altered_{false};
+  std::thread thread_;
+};
+
+// What one says of itself and the other hears is the same, or nothing is proven.
+bool a_relay_that_alters_anything_is_found_out() {
+  struct Alteration {
+    wire::Type type;
+    size_t offset;
+    bool harmless = false;
+  };
+  using wire::Type;
+  constexpr Alteration alterations[] = {
+      {Type::unbind, 0, true}, // there is none
+      {Type::hello, offsetof(wire::Hello, process)},
+      {Type::hello, offsetof(wire::Hello, nonce)},
+      {Type::hello_ack, offsetof(wire::HelloAck, process)},
+      {Type::hello_ack, offsetof(wire::HelloAck, nonce)},
+      {Type::bind, offsetof(wire::Bind, patience), true},
+      {Type::bind_ack, offsetof(wire::BindAck, remote_handle)},
+      {Type::companion, offsetof(wire::Companion, psn)},
+      {Type::companion, offsetof(wire::Companion, credits)},
+      {Type::companion, offsetof(wire::Companion, message_max) + 1},
+      {Type::companion_ack, offsetof(wire::CompanionAck, credits)},
+      {Type::companion_ack, offsetof(wire::CompanionAck, message_max) + 1},
+      {Type::slot, offsetof(wire::Slot, index)},
+      {Type::slot, offsetof(wire::Slot, share)},
+      {Type::prove, offsetof(wire::Prove, companion_qpn)},
+      {Type::prove, offsetof(wire::Prove, identity)},
+      {Type::prove, offsetof(wire::Prove, mac)},
+      {Type::prove_ack, offsetof(wire::ProveAck, mac)},
+  };
+  for (const Alteration& alteration : alterations) {
+    Place place;
+    Node owner(place.proving(place.port), owns(writes));
+    const uint32_t theirs = owner.told();
+    const auto relayed = static_cast<uint16_t>(place.port + 1);
+    Node seeker(place.proving(relayed), [&](Node& me) {
+      install();
+      Domain domain;
+      QueuePair pair(domain, 0);
+      me.tell(pair.qp->qp_num);
+      CHECK_THAT(me.hear('c'));
+      pair.connect(theirs);
+      bool proven = false;
+      if (bind(pair.local(1)).verdict == Verdict::adverb)
+        if (const auto offer = claim(1); offer.answer == Answer::ok) {
+          wire::Share read{};
+          proven = pair.carry(offer, read) && prove(1, read) == Answer::ok;
+        }
+      CHECK_THAT(proven == alteration.harmless);
+    });
+    owner.tell(seeker.told());
+    if (!owner.hear('r'))
+      return false;
+    const Relay relay(relayed, place.port, alteration.type, alteration.offset);
+    seeker.say('c');
+    const bool good = seeker.ended_well();
+    if (!good || relay.altered() != (alteration.type != Type::unbind)) {
+      printf("# frame %u, offset %zu: %s\n", static_cast<unsigned>(alteration.type),
+             alteration.offset, good ? "not altered" : "proven");
+      return false;
+    }
+  }
+  return true;
+}
+
+constexpr Case cases[] = {
+    CASE(a_queue_pair_is_proven_by_using_it),
+    CASE(a_queue_pair_that_lets_its_peer_do_nothing_cannot_be_proven),
+    CASE(who_cannot_use_the_queue_pair_proves_nothing),
+    CASE(what_has_been_proven_nobody_else_proves_again),
+    CASE(who_has_not_the_queue_pair_is_not_taken_for_its_owner),
+    CASE(a_relay_that_alters_anything_is_found_out),
+};
+
+} // namespace
+
+int main(int argc, char** argv) {
+  return run(cases, argc, argv);
+}
