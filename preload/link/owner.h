@@ -23,7 +23,6 @@ namespace adverb::link {
 // owner_parts.h
 namespace owning {
 struct Link;
-struct Claim;
 } // namespace owning
 
 // Service thread only.
@@ -66,7 +65,7 @@ private:
   void on_prove(const std::shared_ptr<Link>& link, const wire::Prove& prove);
   wire::Answer judge(const std::shared_ptr<Link>& link, const wire::Prove& prove, wire::Mac& mac);
   bool make_room(const Slots& slots, SlotKind kind);
-  void give_up(const std::shared_ptr<Link>& link, uint64_t peers);
+  void give_up(const std::shared_ptr<Link>& link, uint64_t peers, bool proven = false);
   bool is_first_or_same(uint64_t handle, const wire::Share& identity);
 
   World& world_;

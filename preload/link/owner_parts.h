@@ -8,6 +8,7 @@
 #include "link/slots.h"
 #include "link/wire.h"
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -38,7 +39,8 @@ struct Claim {
   std::shared_ptr<Slots> slots;
   Slots::Slot slot;
   KeyPair pair;
-  uint64_t timer = 0; // until it is over, or until the slot is looked at again
+  std::chrono::nanoseconds since; // of the World's clock
+  uint64_t timer = 0;             // until it is over, or until the slot is looked at again
   int looks = 0;
 };
 
@@ -54,7 +56,9 @@ struct Link {
   uint64_t timer = 0;   // until trusted; then until it has been idle or away for long, if it is
   std::unordered_map<uint64_t, Bound> bound; // by the peer's handle
   std::map<uint64_t, Claim> claims;          // the same
-  std::set<uint64_t> waits;                  // of binds and probes
+  int failed = 0;                            // of these, without a proof, within a second from:
+  std::chrono::nanoseconds failed_since{};
+  std::set<uint64_t> waits; // of binds and probes
   std::vector<Channel> channels;
 };
 

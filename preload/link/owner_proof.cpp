@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <utility>
 
 namespace adverb::link {
 
@@ -23,6 +24,9 @@ constexpr std::chrono::seconds claim_due{30};
 constexpr std::chrono::milliseconds look_again{5};
 constexpr int looks_max = 20;
 constexpr size_t claims_max = 64; // of a peer process
+// Who has so many that come to nothing within a second has to wait for the next one.
+constexpr int failed_max = 8;
+constexpr std::chrono::seconds failed_within{1};
 
 bool is_empty(const wire::Share& share) {
   return share == wire::Share{};
@@ -43,7 +47,8 @@ Answer Owner::make_claim(const std::shared_ptr<Link>& link, uint64_t peers, wire
   LocalQp qp;
   if (bound == link->bound.end() || !directory_.find(bound->second.handle, qp) || !qp.connected)
     return Answer::no_such_qp;
-  if (link->claims.size() >= claims_max)
+  if (link->claims.size() >= claims_max ||
+      (link->failed >= failed_max && world_.clock.now() - link->failed_since < failed_within))
     return Answer::not_there;
   const bool may_write = (qp.access & IBV_ACCESS_REMOTE_WRITE) != 0;
   if (!may_write && ((qp.access & IBV_ACCESS_REMOTE_READ) == 0 || qp.responder_resources == 0))
@@ -58,7 +63,7 @@ Answer Owner::make_claim(const std::shared_ptr<Link>& link, uint64_t peers, wire
     rc = slots->take(kind, taken);
   if (rc != 0)
     return rc == EAGAIN ? Answer::not_there : Answer::no_resources;
-  owning::Claim claim{slots, taken, new_key_pair(world_.entropy), 0, 0};
+  owning::Claim claim{slots, taken, new_key_pair(world_.entropy), world_.clock.now()};
   slot.kind = static_cast<uint32_t>(kind);
   slot.index = taken.index;
   slot.rkey = taken.rkey;
@@ -74,32 +79,45 @@ Answer Owner::make_claim(const std::shared_ptr<Link>& link, uint64_t peers, wire
   return Answer::ok;
 }
 
-// Who has most of the slots loses one.
+// Who has most of the slots loses the oldest of its.
 bool Owner::make_room(const Slots& slots, SlotKind kind) {
   std::shared_ptr<Link> greedy;
-  std::vector<uint64_t> most;
+  size_t most = 0;
+  std::pair<std::chrono::nanoseconds, uint64_t> oldest;
   for (const auto& link : links_) {
-    std::vector<uint64_t> its;
-    for (const auto& [peers, claim] : link->claims)
-      if (claim.slots.get() == &slots && claim.slot.kind == kind)
-        its.push_back(peers);
-    if (its.size() > most.size()) {
-      most = std::move(its);
+    size_t its = 0;
+    std::pair<std::chrono::nanoseconds, uint64_t> first{std::chrono::nanoseconds::max(), 0};
+    for (const auto& [peers, claim] : link->claims) {
+      if (claim.slots.get() != &slots || claim.slot.kind != kind)
+        continue;
+      ++its;
+      first = std::min(first, {claim.since, peers});
+    }
+    if (its > most || (its != 0 && its == most && first < oldest)) {
+      most = its;
+      oldest = first;
       greedy = link;
     }
   }
   if (greedy)
-    give_up(greedy, most[world_.clock.now().count() % most.size()]);
+    give_up(greedy, oldest.second);
   return greedy != nullptr;
 }
 
-void Owner::give_up(const std::shared_ptr<Link>& link, uint64_t peers) {
+void Owner::give_up(const std::shared_ptr<Link>& link, uint64_t peers, bool proven) {
   const auto at = link->claims.find(peers);
   if (at == link->claims.end())
     return;
   world_.service.cancel(at->second.timer);
   at->second.slots->give(at->second.slot);
   link->claims.erase(at);
+  if (proven)
+    return;
+  if (const auto now = world_.clock.now(); now - link->failed_since >= failed_within) {
+    link->failed_since = now;
+    link->failed = 0;
+  }
+  ++link->failed;
 }
 
 void Owner::on_prove(const std::shared_ptr<Link>& link, const wire::Prove& prove) {
@@ -117,7 +135,7 @@ void Owner::on_prove(const std::shared_ptr<Link>& link, const wire::Prove& prove
         });
     return;
   }
-  give_up(link, prove.handle);
+  give_up(link, prove.handle, answer == Answer::ok);
   if (answer == Answer::refused) {
     world_.counters.count(Counter::auth_failures);
     if (world_.log.every("proof", 10))

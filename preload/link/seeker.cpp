@@ -34,6 +34,7 @@ constexpr std::chrono::milliseconds remember_refusal{50};
 constexpr std::chrono::seconds answer_due{3};
 constexpr std::chrono::milliseconds again_after{30};
 constexpr uint32_t credits_max = UINT16_MAX; // what a frame can say
+constexpr uint32_t message_least = 256;      // as the owner has it
 constexpr int again_max = 4;                 // times a connection that ended early is made anew
 constexpr size_t unbound_max = 1024;
 constexpr int attempts_max =
@@ -572,6 +573,12 @@ void Seeker::on_companion_ack(const std::shared_ptr<Link>& link, const wire::Com
     settle(ack.answer == static_cast<uint32_t>(Answer::no_such_protocol)
                ? "the peer's adverb does not serve what the channel is for"
                : "the peer cannot make a companion queue pair");
+    return;
+  }
+  // With none nothing would ever be sent, and nobody would hear of it.
+  if (ack.credits == 0 || ack.message_max <= message_least) {
+    world_.counters.count(Counter::malformed_messages);
+    settle("the peer's companion queue pair takes no messages");
     return;
   }
   path.answered = ack;

@@ -412,6 +412,8 @@ uint32_t Qp::epoch(const steering::Request& r) const noexcept {
 
 void Qp::ask_key(const steering::Request& r) {
   const uint32_t key = steering::remote_key(r.wr);
+  if (!proven_)
+    limit_wait();
   if (messages_.verdict(key).kind == steering::KeyVerdict::Kind::virtual_key)
     prove(r);
   else

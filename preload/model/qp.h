@@ -165,7 +165,10 @@ private:
   void forget_proof(bool proven);
   void on_offer(uint64_t handle, uint64_t round, const link::Offer& offer);
   void on_proof(uint64_t handle, uint64_t round, link::wire::Answer answer);
-  void try_proof_later();
+  void try_proof_later(std::chrono::milliseconds delay);
+  bool waits_for_proof() const noexcept;
+  void limit_wait();
+  void look_at_wait(uint64_t handle, uint64_t round);
   std::shared_ptr<transfer::Initiator> give_proof_up();
   static void warn_of_stock_peer(World& world, uint32_t qpn, const std::string& reason);
   link::LocalQp local() const;
@@ -218,7 +221,9 @@ private:
   enum class ProofStage : uint8_t { none, asked, offered, carried, told, waits };
   struct Proving {
     ProofStage stage = ProofStage::none;
-    uint64_t round = 0; // what is told of another one comes late
+    uint64_t round = 0;               // what is told of another one comes late
+    bool limited = false;             // somebody looks how long requests have been waiting
+    std::chrono::nanoseconds since{}; // when they began to
     unsigned tries = 0;
     unsigned lost = 0; // were carried, and have not come
     link::Offer offer;

@@ -152,7 +152,8 @@ int QpLane::post_aside(const Request& next, ibv_send_wr wr) {
   if (const int rc = device_.post_send_to_provider(&wr, &bad); rc != 0) {
     device_.marker_landed();
     wish();
-    return rc == ENOMEM ? EAGAIN : rc; // no room in the send queue; an older completion comes first
+    // No room in the send queue: an older completion comes first, if there is one to come.
+    return rc == ENOMEM && busy() ? EAGAIN : rc;
   }
   marker_ = Marker::out;
   aside_after_ = last_.seq;

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <chrono>
 #include <new>
+#include <utility>
 
 namespace adverb::model {
 
@@ -28,6 +29,12 @@ constexpr unsigned tries_max = 600;
 // Of UC nobody says that a message was lost; and a program that uses it can do without one.
 constexpr unsigned lost_max = 3;
 constexpr std::chrono::milliseconds pause{100};
+// The peer's queue pair is being destroyed or reset, and its device has it for an instant yet: that
+// would answer with a NAK for the reserved key where a stock program sees its peer vanish.
+constexpr std::chrono::milliseconds going{500};
+// Who has proven nothing is waited for no longer, whatever it has answered before: nobody knows
+// that it is the other end. As long as for a bind.
+constexpr std::chrono::seconds wait_due{60};
 
 } // namespace
 
@@ -37,6 +44,51 @@ void Qp::forget_proof(bool proven) {
   proving_.stage = ProofStage::none;
   proving_.tries = 0;
   proving_.lost = 0;
+  proving_.limited = false;
+}
+
+bool Qp::waits_for_proof() const noexcept {
+  return messages_.asks_key() || proving_.stage == ProofStage::asked ||
+         proving_.stage == ProofStage::told || proving_.stage == ProofStage::waits;
+}
+
+// Called before the peer is asked for something. Who has it tried anew again and again gains no
+// time.
+void Qp::limit_wait() {
+  if (!waits_for_proof() && proving_.tries == 0)
+    proving_.since = world().clock.now();
+  if (std::exchange(proving_.limited, true))
+    return;
+  world().service.after(wait_due,
+                        [weak = weak_from_this(), handle = handle_, round = proving_.round] {
+                          if (const auto self = weak.lock())
+                            self->look_at_wait(handle, round);
+                        });
+}
+
+void Qp::look_at_wait(uint64_t handle, uint64_t round) {
+  std::shared_ptr<transfer::Initiator> left;
+  {
+    const std::lock_guard hold(lock_);
+    if (handle != handle_ || round != proving_.round)
+      return;
+    proving_.limited = false;
+    if (!waits_for_proof())
+      return;
+    const auto over = proving_.since + wait_due - world().clock.now();
+    if (over > std::chrono::nanoseconds::zero()) {
+      proving_.limited = true;
+      world().service.after(over, [weak = weak_from_this(), handle, round] {
+        if (const auto self = weak.lock())
+          self->look_at_wait(handle, round);
+      });
+      return;
+    }
+    left = give_proof_up();
+    send_.turn();
+  }
+  if (left)
+    left->detach(handle);
 }
 
 void Qp::prove(const steering::Request& r) {
@@ -66,7 +118,13 @@ void Qp::on_offer(uint64_t handle, uint64_t round, const link::Offer& offer) {
       proving_.offer = offer;
       proving_.stage = ProofStage::offered;
     } else if (offer.answer == Answer::not_there) {
-      try_proof_later();
+      try_proof_later(pause);
+    } else if (offer.answer == Answer::no_resources) { // memory is short there, which may pass
+      proving_.tries += tries_max / 3;
+      try_proof_later(pause);
+    } else if (offer.answer == Answer::no_such_qp) {
+      proving_.tries = tries_max;
+      try_proof_later(going);
     } else {
       left = give_proof_up();
     }
@@ -84,7 +142,7 @@ void Qp::carry_proof(const steering::Request& r) {
   const int rc = pd_->slots->take(link::SlotKind::local, local);
   if (rc == EAGAIN) { // others are given back, by and by
     proving_.tries = std::max(proving_.tries, tries_at_once);
-    return try_proof_later();
+    return try_proof_later(pause);
   }
   if (rc != 0)
     throw std::bad_alloc(); // the request that waits cannot be issued
@@ -131,7 +189,7 @@ void Qp::on_proof(uint64_t handle, uint64_t round, Answer answer) {
     if (answer == Answer::ok)
       forget_proof(true);
     else if (answer == Answer::not_there && !(type_ == IBV_QPT_UC && ++proving_.lost == lost_max))
-      try_proof_later();
+      try_proof_later(pause);
     else
       left = give_proof_up();
     send_.turn();
@@ -140,12 +198,12 @@ void Qp::on_proof(uint64_t handle, uint64_t round, Answer answer) {
     left->detach(handle);
 }
 
-void Qp::try_proof_later() {
+void Qp::try_proof_later(std::chrono::milliseconds delay) {
   proving_.stage = ProofStage::none;
   if (++proving_.tries <= tries_at_once)
     return;
   proving_.stage = ProofStage::waits;
-  world().service.after(pause, [weak = weak_from_this(), handle = handle_, round = proving_.round] {
+  world().service.after(delay, [weak = weak_from_this(), handle = handle_, round = proving_.round] {
     const auto self = weak.lock();
     if (!self)
       return;

@@ -248,13 +248,13 @@ void Responder::serve_waiting() {
 // The queue pair that is meant, if the peer's is bound to it over this channel: whoever else knows
 // its name may ask nothing of it. And who has not proven yet to be that peer may ask what its keys
 // name, and no more: what of its requests has to be proven is known by that.
-Target* Responder::target_of(const HandlerRow& row, const RequestHeader& r) const noexcept {
+Target* Responder::target_of(const RequestHeader& r) const noexcept {
   using Binding = link::Channel::Binding;
   if (channel_->down())
     return nullptr;
   const Binding binding = channel_->binding(r.target, r.source);
-  const bool asks_only = row.order != Order::queue_pair && row.right == Right::none;
-  return binding == Binding::bound || (binding == Binding::unproven && asks_only)
+  const bool asks = r.kind == static_cast<uint8_t>(Kind::query);
+  return binding == Binding::bound || (binding == Binding::unproven && asks)
              ? targets_.find(r.target)
              : nullptr;
 }
@@ -295,7 +295,7 @@ std::optional<Status> Responder::judge(const HandlerRow& row, const RequestHeade
 Responder::Started Responder::start(uint32_t index) {
   Slot& slot = slots_[index];
   const HandlerRow& row = *slot.row;
-  Target* target = target_of(row, slot.header);
+  Target* target = target_of(slot.header);
   if (target == nullptr)
     note_unbound(slot.header);
   if (row.order == Order::queue_pair && target != nullptr &&
@@ -376,7 +376,7 @@ link::Errand::Of Responder::Slot::of() const noexcept {
 
 // As it was found to be when it was run, and in the same place.
 bool Responder::Slot::stands() noexcept {
-  Target* const target = responder->target_of(*row, header);
+  Target* const target = responder->target_of(header);
   std::byte* all = nullptr;
   const unsigned right = copy.way == Copy::Way::nowhere ? IBV_ACCESS_REMOTE_ATOMIC
                          : copy.lands()                 ? IBV_ACCESS_REMOTE_WRITE
@@ -435,7 +435,7 @@ void Responder::copied(Slot& slot, bool good) {
   slot.copier.reset();
   --copies_;
   begin_copies();
-  Target* const target = target_of(*slot.row, slot.header);
+  Target* const target = target_of(slot.header);
   const bool brought = good && slot.copy.way == Copy::Way::nowhere;
   if (!stands || target == nullptr || brought) { // it is judged anew
     slot.brought = stands && brought;
@@ -489,7 +489,7 @@ void Responder::collect() {
   std::erase_if(order_, [this](uint32_t index) {
     Slot& slot = slots_[index];
     return slot.state.load(std::memory_order_acquire) == State::answered &&
-           finish(slot, target_of(*slot.row, slot.header));
+           finish(slot, target_of(slot.header));
   });
   take_note();
   serve_waiting();

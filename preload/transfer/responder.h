@@ -88,7 +88,7 @@ private:
   void on_request(link::RxBuffer message);
   void reject(const char* what, size_t bytes);
   Started start(uint32_t index);
-  Target* target_of(const HandlerRow& row, const RequestHeader& r) const noexcept;
+  Target* target_of(const RequestHeader& r) const noexcept;
   void note_unbound(const RequestHeader& r);
   std::optional<Status> judge(const HandlerRow& row, const RequestHeader& r, Target* target);
   bool finish(Slot& slot, Target* target);

@@ -400,6 +400,7 @@ bool Links::find(Search& search) {
   });
   if (found == net_.published_.end())
     return false;
+  // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): the list may grow meanwhile
   const auto theirs = *found;
   auto& kept = net_.clients_[{this, theirs.links}];
   const auto client = net_.shared_ && kept && !kept->down() ? kept : open_to(*theirs.links);
@@ -410,7 +411,8 @@ bool Links::find(Search& search) {
       std::static_pointer_cast<Channel>(client->peer->shared_from_this());
   const bool proven = !net_.proves_ || net_.choices.once_in(2);
   server->bind(theirs.qp.handle, qp.handle, proven);
-  bound_.push_back({qp.handle, theirs.qp.handle, server, theirs.links});
+  // What it was bound to before is unbound with it, but nothing is proven by that any more.
+  bound_.insert(bound_.begin(), {qp.handle, theirs.qp.handle, server, theirs.links});
   done({link::Verdict::adverb, client, theirs.qp.handle, {}, true, proven});
   return true;
 }

@@ -39,6 +39,7 @@ public:
   // One of them says something that every message must be, and that no honest peer says.
   void lie();
   bool lies() const { return liar_ != 0; }
+  bool proves() const { return proves_; }
   // How many pairs of queue pairs programs are connecting. That takes next to no time, however
   // often who does it is interrupted, and nobody gives up seeking meanwhile.
   uint32_t connecting = 0;

@@ -387,6 +387,13 @@ void Program::offer(Steps& steps) {
     offer_late(steps);
 }
 
+// What may come before something that nobody keeps waiting for so long.
+bool Program::offer_soon(Steps& steps) {
+  return !service_.timers.empty() &&
+         service_.timers.begin()->first <= clock_.time + std::chrono::seconds(30) &&
+         offer_late(steps);
+}
+
 // What comes when nothing else can.
 bool Program::offer_late(Steps& steps) {
   if (service_.timers.empty())

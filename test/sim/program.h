@@ -127,6 +127,7 @@ public:
   bool found_some() const noexcept { return found_some_; }
   void offer(Steps& steps);
   bool offer_late(Steps& steps);
+  bool offer_soon(Steps& steps);
   // Posts nothing any more.
   bool done() const {
     return budget_ == 0 || (gives_up_ && fruitless_ > 20) ||

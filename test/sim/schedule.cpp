@@ -148,14 +148,15 @@ public:
       }
       if (net_.lies() && choices_.once_in(16))
         net_.lie();
-      if (net_.lies() && choices_.once_in(200))
+      // More than an honest peer ever has a proof wait.
+      if (net_.lies() && !net_.proves() && choices_.once_in(200))
         for (const auto& program : programs_)
           program->let_time_pass();
-      // What waits for a peer that was lost, or for the device to have room, goes on after a while,
-      // and nothing else may.
-      if ((net_.lost() || net_.lies() || fabric_.crowded) && choices_.once_in(8))
+      // What waits for a peer that was lost, or for the device to have room, or for a slot, goes on
+      // after a while, and nothing else may.
+      if ((net_.lost() || net_.lies() || net_.proves() || fabric_.crowded) && choices_.once_in(8))
         for (const auto& program : programs_)
-          offer(*program, &Program::offer_late);
+          offer(*program, &Program::offer_soon);
       if (!take_any())
         break;
     }

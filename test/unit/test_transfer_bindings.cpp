@@ -150,7 +150,7 @@ TEST_CASE("a peer is served only by the queue pair that its own is bound to") {
 }
 
 TEST_CASE("who has not proven that the queue pair is its own may ask what keys name, and no more") {
-  const Kind kind = GENERATE(Kind::write, Kind::read, Kind::grant);
+  const Kind kind = GENERATE(Kind::write, Kind::read, Kind::grant, Kind::release);
   Owner owner;
   owner.liar->bind(mine, liars, false);
   const auto before = owner.memory;
