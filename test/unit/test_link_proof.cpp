@@ -355,14 +355,9 @@ bool who_has_not_the_queue_pair_is_not_taken_for_its_owner() {
 // first frame of a kind.
 class Relay {
 public:
-  Relay(uint16_t from, uint16_t to, wire::Type type, size_t offset)
-      : listener_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), to_(at(to)), type_(type),
-        offset_(offset) {
-    const int on = 1;
-    setsockopt(listener_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    const sockaddr_in own = at(from);
-    CHECK_THAT(::bind(listener_, reinterpret_cast<const sockaddr*>(&own), sizeof own) == 0 &&
-               listen(listener_, 8) == 0);
+  // `listener`: where the one connects to; it is the relay's.
+  Relay(int listener, uint16_t to, wire::Type type, size_t offset)
+      : listener_(listener), to_(at(to)), type_(type), offset_(offset) {
     thread_ = std::thread([this] { run(); });
   }
   ~Relay() {
@@ -465,7 +460,16 @@ bool a_relay_that_alters_anything_is_found_out() {
     Place place;
     Node owner(place.proving(place.port), owns(writes));
     const uint32_t theirs = owner.told();
-    const auto relayed = static_cast<uint16_t>(place.port + 1);
+    // Before others are forked that shall know its port.
+    const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in own{};
+    own.sin_family = AF_INET;
+    own.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t bytes = sizeof own;
+    CHECK_THAT(::bind(listener, reinterpret_cast<const sockaddr*>(&own), bytes) == 0 &&
+               listen(listener, 8) == 0 &&
+               getsockname(listener, reinterpret_cast<sockaddr*>(&own), &bytes) == 0);
+    const uint16_t relayed = ntohs(own.sin_port);
     Node seeker(place.proving(relayed), [&](Node& me) {
       install();
       Domain domain;
@@ -484,7 +488,7 @@ bool a_relay_that_alters_anything_is_found_out() {
     owner.tell(seeker.told());
     if (!owner.hear('r'))
       return false;
-    const Relay relay(relayed, place.port, alteration.type, alteration.offset);
+    const Relay relay(listener, place.port, alteration.type, alteration.offset);
     seeker.say('c');
     const bool good = seeker.ended_well();
     if (!good || relay.altered() != (alteration.type != Type::unbind)) {
