@@ -160,6 +160,7 @@ void Seeker::is_back(const std::shared_ptr<Link>& link) {
   link->connection = away->connection;
   link->nonce = away->nonce;
   link->owner_nonce = away->owner_nonce;
+  link->vouched = vouches(link->connection->fd()); // another may have the port by now
   world_.counters.count(observe::Counter::links_resumed);
   world_.log.info("there is a connection to {} again", link->host);
   // What was said last may not have been heard.
