@@ -364,3 +364,19 @@ TEST_CASE("behind a READ for memory that is gone all is flushed", "[qp]") {
   b.verbs.dereg_mr(from);
   munmap(gone, page);
 }
+
+TEST_CASE("who has proven nothing is waited for a minute, and the device judges then", "[qp]") {
+  Two two({}, "unpinned", 1 << 20, transfer::version_sharing, true);
+  Program& a = two.a;
+  Program& b = two.b;
+  REQUIRE(a.post(IBV_WR_RDMA_WRITE, 1, 0, 64, b, 200, b.mr->rkey) == 0);
+  two.settle(); // the key is answered, and the claim that follows is not
+  a.bench.service.pass(std::chrono::seconds(59));
+  two.settle();
+  CHECK(a.poll().empty());
+  a.bench.service.pass(std::chrono::seconds(1));
+  two.settle();
+  const auto done = a.poll();
+  REQUIRE(done.size() == 1);
+  CHECK(done[0].status == IBV_WC_REM_ACCESS_ERR);
+}

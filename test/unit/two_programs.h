@@ -52,6 +52,7 @@ public:
   std::vector<Pair> pairs;
   bool out_of_threads = false; // links cannot be had
   bool out_of_memory = false;  // to look for a peer
+  bool unproven = false;       // queue pairs have to be proven, and nobody answers a claim
   const uint8_t version;       // of the protocol, at both ends
 
 private:
@@ -87,7 +88,8 @@ public:
         for (const auto& pair : joint_.pairs)
           if (pair.from == this && pair.to == theirs.links) {
             bound(qp, theirs.qp, pair.server);
-            return done({link::Verdict::adverb, pair.client, theirs.qp.handle, {}, true, true});
+            return done(
+                {link::Verdict::adverb, pair.client, theirs.qp.handle, {}, true, !joint_.unproven});
           }
         const auto size =
             FakeChannel::Size{.credits = 5, .message_max = 4096, .version = joint_.version};
@@ -100,14 +102,17 @@ public:
         pair.server->open(*theirs.links->protocol_);
         joint_.pairs.push_back(pair);
         bound(qp, theirs.qp, pair.server);
-        done({link::Verdict::adverb, pair.client, theirs.qp.handle, {}, true, true});
+        done({link::Verdict::adverb, pair.client, theirs.qp.handle, {}, true, !joint_.unproven});
         return;
       }
       done({link::Verdict::stock, nullptr, 0, "nobody has it", false});
     });
   }
   void cancel_bind(uint64_t) override {}
-  void claim(uint64_t, std::function<void(const link::Offer&)>) override { std::abort(); }
+  void claim(uint64_t, std::function<void(const link::Offer&)>) override {
+    if (!joint_.unproven)
+      std::abort();
+  }
   void prove(uint64_t, const link::wire::Share&, std::function<void(link::wire::Answer)>) override {
     std::abort(); // all are proven
   }
@@ -128,7 +133,7 @@ public:
 private:
   void bound(const link::LocalQp& mine, const link::LocalQp& theirs,
              const std::shared_ptr<FakeChannel>& server) {
-    server->bind(theirs.handle, mine.handle, true);
+    server->bind(theirs.handle, mine.handle, !joint_.unproven);
     bound_[mine.handle].emplace_back(theirs.handle, server);
   }
 
@@ -234,9 +239,10 @@ struct Program {
 
 struct Two {
   explicit Two(Program::Wanted wanted = {}, const char* profile = "unpinned", int cqe_max = 1 << 20,
-               uint8_t version = transfer::version_sharing)
+               uint8_t version = transfer::version_sharing, bool unproven = false)
       : loaded(policy::load_profile(profile)), fabric(cqe_max), joint(version),
         a(fabric, joint, *loaded.policy, wanted), b(fabric, joint, *loaded.policy, wanted) {
+    joint.unproven = unproven;
     a.connect(b);
     b.connect(a);
     settle();
