@@ -164,7 +164,7 @@ static char* file_mapping(const char* folder, int* fd, size_t length) {
     skip("%s: %s", path, strerror(errno));
   unlink(path);
   expect(ftruncate(*fd, (off_t)length) == 0, "ftruncate");
-  char* start = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
+  char* start = mapped(length, MAP_SHARED, *fd);
   expect(start != MAP_FAILED, "mmap");
   return start;
 }
@@ -232,8 +232,7 @@ static void huge_collapse(void) {
 
 static void hugetlb(void) {
   write_file("/proc/sys/vm/nr_hugepages", "4");
-  char* start =
-      mmap(NULL, 4 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+  char* start = mapped(4 * MIB, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1);
   if (start == MAP_FAILED)
     skip("no huge pages: %s", strerror(errno));
   resident_image(start, 4 * MIB);
@@ -281,7 +280,7 @@ static void secret(void) {
   if (fd < 0)
     skip("memfd_secret: %s", strerror(errno));
   expect(ftruncate(fd, LENGTH) == 0, "ftruncate");
-  char* start = mmap(NULL, LENGTH, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  char* start = mapped(LENGTH, MAP_SHARED, fd);
   if (start == MAP_FAILED)
     skip("mapping secret memory: %s", strerror(errno));
   make_image(&image, SOFT, start, LENGTH);

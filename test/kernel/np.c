@@ -267,16 +267,25 @@ uint64_t generation(const struct image* image, int view, size_t offset) {
   return ADVERB_WORD_GENERATION(image->words[view][granule(image, offset)]);
 }
 
-char* memory(size_t length) {
+char* mapped(size_t length, int flags, int fd) {
   const uintptr_t gib = 1UL << 30;
   for (;;) {
-    char* start = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (start == MAP_FAILED)
-      fail("mmap of %zu: %s", length, strerror(errno));
+    char* start = mmap(NULL, length, PROT_READ | PROT_WRITE, flags, fd, 0);
     // In one extent, where it fits into one; what lies across a border keeps the next from it.
-    if (length > gib / 2 || (uintptr_t)start / gib == ((uintptr_t)start + length - 1) / gib)
+    if (start == MAP_FAILED || length > gib / 2 ||
+        (uintptr_t)start / gib == ((uintptr_t)start + length - 1) / gib)
       return start;
+    if (mmap(start, length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
+        MAP_FAILED)
+      fail("keeping %zu bytes across a border: %s", length, strerror(errno));
   }
+}
+
+char* memory(size_t length) {
+  char* start = mapped(length, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+  if (start == MAP_FAILED)
+    fail("mmap of %zu: %s", length, strerror(errno));
+  return start;
 }
 
 void fill(char* start, size_t length, uint64_t seed) {

@@ -80,7 +80,10 @@ void device_store(const struct image* image, size_t offset, uint64_t word);
 bool resident(const struct image* image, int view, size_t offset);
 uint64_t generation(const struct image* image, int view, size_t offset);
 
-// Anonymous private memory, in one extent if it is small.
+// mmap of `length` bytes to read and write, in one extent if it is small; MAP_FAILED as mmap gives
+// it.
+char* mapped(size_t length, int flags, int fd);
+// Anonymous private memory, placed like that.
 char* memory(size_t length);
 // Sets the first word of each page to `seed` + page number.
 void fill(char* start, size_t length, uint64_t seed);

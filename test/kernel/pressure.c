@@ -140,7 +140,7 @@ static void file_survives(const char* folder) {
   if (fd < 0)
     skip("%s: %s", path, strerror(errno));
   expect(ftruncate(fd, (off_t)length) == 0, "ftruncate");
-  char* start = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  char* start = mapped(length, MAP_SHARED, fd);
   expect(start != MAP_FAILED, "mmap");
   make_image(&image, SOFT, start, length);
   for (uint64_t round = 1; round <= 3; round++) {
