@@ -1,22 +1,32 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "catch.h"
 
+#include "link/wire.h"
 #include "tools/doctor.h"
 
 #include <arpa/inet.h>
+#include <cstring>
+#include <string>
 #include <sys/socket.h>
+#include <thread>
 #include <unistd.h>
+#include <vector>
 
 using namespace adverb::tools;
+namespace wire = adverb::link::wire;
 
 namespace {
 
-/// A port of 127.0.0.1 with a listener, or one that refuses when `serve` is false.
+using Bytes = std::vector<std::byte>;
+
+/// A port of 127.0.0.1 with a listener that says so to all who connect, or one that refuses when
+/// `serve` is false.
 struct Port {
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   uint16_t number = 0;
+  std::thread speaker;
 
-  explicit Port(bool serve) {
+  explicit Port(bool serve, const Bytes& says = {}) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -26,8 +36,22 @@ struct Port {
         getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0)
       abort();
     number = ntohs(address.sin_port);
+    if (!says.empty())
+      speaker = std::thread([this, says] {
+        for (int peer; (peer = accept(fd, nullptr, nullptr)) >= 0; close(peer)) {
+          send(peer, says.data(), says.size(), MSG_NOSIGNAL);
+          char end;
+          while (recv(peer, &end, sizeof end, 0) > 0) {
+          }
+        }
+      });
   }
-  ~Port() { close(fd); }
+  ~Port() {
+    shutdown(fd, SHUT_RDWR);
+    if (speaker.joinable())
+      speaker.join();
+    close(fd);
+  }
 };
 
 } // namespace
@@ -57,7 +81,7 @@ TEST_CASE("a served port is ok, a refused one fails with what to start", "[docto
   PeerAddress peer;
   REQUIRE(parse_peer("127.0.0.1", peer));
   {
-    const Port served(true);
+    const Port served(true, wire::frame(wire::Banner{}));
     peer.port = served.number;
     Report open;
     check_peer(open, link, peer);
@@ -77,6 +101,34 @@ TEST_CASE("a served port is ok, a refused one fails with what to start", "[docto
   REQUIRE(report.checks().size() == 1);
   CHECK(report.checks()[0].level == Check::Level::fail);
   CHECK(report.checks()[0].remedy.find("adverb broker") != std::string::npos);
+}
+
+TEST_CASE("who serves a port and is no adverb that could be linked with is told apart",
+          "[doctor]") {
+  auto other = wire::frame(wire::Banner{});
+  other[sizeof(uint32_t)] = std::byte{9}; // version
+  wire::Banner later{};
+  later.speaks = {7, 9, 0};
+  const char* const http = "HTTP/1.1 400 Bad Request\r\n\r\n";
+  Bytes web(strlen(http));
+  memcpy(web.data(), http, web.size());
+  struct Case {
+    Bytes says;
+    const char* finding;
+  };
+  for (const auto& [says, finding] :
+       {Case{other, "versions 9 to 9"}, Case{wire::frame(later), "versions 7 to 9"},
+        Case{web, "not adverb"}, Case{{}, "says nothing"}}) {
+    const Port served(true, says);
+    PeerAddress peer;
+    REQUIRE(parse_peer("127.0.0.1:" + std::to_string(served.number), peer));
+    Report report;
+    check_peer(report, {}, peer);
+    REQUIRE(report.checks().size() == 1);
+    CHECK(report.checks()[0].level == Check::Level::fail);
+    CHECK(report.checks()[0].finding.find(finding) != std::string::npos);
+    CHECK_FALSE(report.checks()[0].remedy.empty());
+  }
 }
 
 TEST_CASE("a free port of this host is no fault", "[doctor]") {
