@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // What the ordinary programs of the benches have in common: a device, and ends of RC connections on
-// it, within this host.
+// it.
 #pragma once
 
 #include <cstdio>
@@ -54,7 +54,8 @@ struct End {
     qp = ibv_create_qp(device.pd, &init);
     must(qp != nullptr, "ibv_create_qp");
   }
-  void connect(Device& device, uint32_t peer) {
+  // `gid`: the peer's; null: it is on this host.
+  void connect(Device& device, uint32_t peer, const ibv_gid* gid = nullptr, uint8_t timeout = 14) {
     ibv_qp_attr attr{};
     attr.qp_state = IBV_QPS_INIT;
     attr.port_num = 1;
@@ -70,13 +71,16 @@ struct End {
     attr.ah_attr.is_global = 1;
     attr.ah_attr.port_num = 1;
     attr.ah_attr.grh.sgid_index = 1;
-    must(ibv_query_gid(device.context, 1, 1, &attr.ah_attr.grh.dgid) == 0, "ibv_query_gid");
+    if (gid != nullptr)
+      attr.ah_attr.grh.dgid = *gid;
+    else
+      must(ibv_query_gid(device.context, 1, 1, &attr.ah_attr.grh.dgid) == 0, "ibv_query_gid");
     must(ibv_modify_qp(qp, &attr,
                        IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
                            IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == 0,
          "RTR");
     attr.qp_state = IBV_QPS_RTS;
-    attr.timeout = 14;
+    attr.timeout = timeout;
     attr.retry_cnt = attr.rnr_retry = 7;
     attr.max_rd_atomic = 1;
     must(ibv_modify_qp(qp, &attr,
