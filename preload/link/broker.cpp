@@ -330,6 +330,8 @@ void Broker::accept_strangers() {
     }
     world_.counters.count(Counter::broker_served);
     auto stranger = Connection::make(world_, fd);
+    // What it says behind its hello, not knowing yet whether that is answered, is for the owner.
+    stranger->read_no_more_than(wire::frame(wire::Hello{}).size());
     // Whoever asks knows from now on that an answer is worth waiting for: the owner may be stopped.
     stranger->send(wire::frame(wire::Banner{}));
     const std::weak_ptr weak(stranger);
@@ -405,13 +407,7 @@ void Broker::on_stranger(const std::shared_ptr<Connection>& connection, const wi
   }
   const auto member = owner->member;
   hold.unlock();
-  std::vector<std::byte> unread;
-  const int fd = connection->detach(unread);
-  if (!unread.empty()) { // nobody may speak before the hello is answered
-    world_.counters.count(Counter::malformed_messages);
-    close(fd);
-    return;
-  }
+  const int fd = connection->detach();
   world_.counters.count(Counter::broker_handed);
   if (!member) {
     accept_(fd, hello);

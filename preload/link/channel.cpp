@@ -48,7 +48,7 @@ Channel::Binding Channel::binding(uint64_t handle, uint64_t peers) const noexcep
     return Binding::none;
   if (at->second.ended)
     return Binding::ended;
-  return at->second.proven ? Binding::bound : Binding::unproven;
+  return at->second.proven ? Binding::bound : Binding::none;
 }
 
 } // namespace adverb::link

@@ -111,15 +111,14 @@ public:
   bool down() const noexcept { return down_.load(std::memory_order_acquire); }
 
   // What the peer may ask for over the server's end: `peers`, a queue pair of its, is bound to that
-  // of this process. Nothing is looked up by a name that a peer gives but among these. While it is
-  // not `proven` that the peer is who it says, it may only ask what keys name. These take the
-  // progress lock.
+  // of this process. Nothing is looked up by a name that a peer gives but among these, and while it
+  // is not `proven` that the peer is who it says, not there either. These take the progress lock.
   void bind(uint64_t handle, uint64_t peers, bool proven);
   void prove(uint64_t handle, uint64_t peers);
   void unbind(uint64_t handle, uint64_t peers);
   // Under the progress lock. `ended`: it was bound until just now, and what was sent before may
   // arrive yet.
-  enum class Binding : uint8_t { none, ended, unproven, bound };
+  enum class Binding : uint8_t { none, ended, bound };
   Binding binding(uint64_t handle, uint64_t peers) const noexcept;
   // Calls `each` with the handle of every queue pair of this process that is bound.
   template <typename Each> void each_bound(const Each& each) const {

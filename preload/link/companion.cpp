@@ -14,7 +14,8 @@ namespace {
 
 constexpr uint32_t beside = 1; // messages outside the credits
 constexpr uint32_t report_every = 8;
-constexpr int retire_polls = 64; // more than a full CQ takes
+constexpr uint32_t timeout_most = 31; // what ibv_qp_attr can say
+constexpr int retire_polls = 64;      // more than a full CQ takes
 
 } // namespace
 
@@ -128,8 +129,12 @@ Companion::~Companion() {
     receives_->spare(slots_posted_);
 }
 
-int Companion::connect(const ibv_ah_attr& ah, ibv_mtu mtu, const Remote& remote,
-                       std::vector<std::byte> nonce, std::function<void(bool)> proven) {
+uint32_t Companion::timeout_for(const LocalQp& qp) noexcept {
+  return std::max<uint32_t>(14, qp.timeout);
+}
+
+int Companion::connect(const LocalQp& qp, const Remote& remote, std::vector<std::byte> nonce,
+                       std::function<void(bool)> proven) {
   assert(!device_->lock().held());
   const provider::Inside inside;
   const auto& real = world_.provider.real();
@@ -140,12 +145,13 @@ int Companion::connect(const ibv_ah_attr& ah, ibv_mtu mtu, const Remote& remote,
   version_ = std::min(version_, remote.version);
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_INIT;
-  attr.port_num = ah.port_num;
+  attr.port_num = qp.ah.port_num;
+  attr.pkey_index = qp.pkey_index;
   int rc = real.ibv_modify_qp(qp_, &attr,
                               IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
   attr.qp_state = IBV_QPS_RTR;
-  attr.ah_attr = ah;
-  attr.path_mtu = mtu;
+  attr.ah_attr = qp.ah;
+  attr.path_mtu = qp.mtu;
   attr.dest_qp_num = remote.qpn;
   attr.rq_psn = remote.psn;
   attr.max_dest_rd_atomic = 1;
@@ -156,7 +162,7 @@ int Companion::connect(const ibv_ah_attr& ah, ibv_mtu mtu, const Remote& remote,
                                 IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
   attr.qp_state = IBV_QPS_RTS;
   attr.sq_psn = psn_;
-  attr.timeout = 14;
+  attr.timeout = static_cast<uint8_t>(std::min(remote.timeout, timeout_most));
   attr.retry_cnt = 7;
   attr.rnr_retry = 7;
   attr.max_rd_atomic = 1;

@@ -5,6 +5,7 @@
 
 #include "link/channel.h"
 #include "link/device.h"
+#include "link/local_qp.h"
 #include "world/sync.h"
 
 #include <functional>
@@ -34,13 +35,18 @@ public:
     uint32_t credits;
     size_t message_max;
     uint8_t version;
+    uint32_t timeout;
   };
-  // Connects: the path is the program's own. The first message each way proves that both ends of
-  // the control connection are the ends of the queue pair too: the peer's must be `nonce`, and
-  // `proven` is called once, under the progress lock on any thread, when it has come or the link is
-  // over; never after an error. Not with the progress lock held. errno value.
-  int connect(const ibv_ah_attr& ah, ibv_mtu mtu, const Remote& remote,
-              std::vector<std::byte> nonce, std::function<void(bool)> proven);
+  // What both ends take, so long that a queue pair with less notices a loss before its companion
+  // does. 14 (67 ms) and the most retries where that has none: it is never sent again.
+  static uint32_t timeout_for(const LocalQp& qp) noexcept;
+  // Connects by the path of `qp`, a queue pair of the program's, in its partition. The first
+  // message each way proves that both ends of the control connection are the ends of the queue pair
+  // too: the peer's must be `nonce`, and `proven` is called once, under the progress lock on any
+  // thread, when it has come or the link is over; never after an error. Not with the progress lock
+  // held. errno value.
+  int connect(const LocalQp& qp, const Remote& remote, std::vector<std::byte> nonce,
+              std::function<void(bool)> proven);
   void send_proof(std::span<const std::byte> nonce);
   uint32_t qpn() const noexcept { return qp_->qp_num; }
   uint32_t psn() const noexcept { return psn_; }

@@ -2,14 +2,17 @@
 #include "link/connection.h"
 #include "world/world.h"
 
+#include <algorithm>
 #include <array>
 #include <cassert>
 #include <cerrno>
+#include <cstdint>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include <utility>
 
 namespace adverb::link {
 
@@ -48,6 +51,11 @@ void Connection::close() {
   if (fd_ < 0)
     return;
   flush();
+  // With something unread in it the socket would be reset, and what was sent last lost perhaps.
+  std::array<std::byte, 4096> unread;
+  for (int round = 0; round < reads_at_once; ++round)
+    if (recv(fd_, unread.data(), unread.size(), MSG_DONTWAIT) <= 0)
+      break;
   world_.service.unwatch(fd_);
   ::close(fd_);
   fd_ = -1;
@@ -56,14 +64,25 @@ void Connection::close() {
   passed_fd_ = -1;
   on_frame_ = nullptr;
   on_close_ = nullptr;
+  standing_ = nullptr;
 }
 
-int Connection::detach(std::vector<std::byte>& unread) {
-  assert(world_.service.on_thread());
+void Connection::when_standing(std::function<void()> tell) {
+  standing_ = std::move(tell);
+  if (has_sent_)
+    stands();
+}
+
+void Connection::stands() {
+  if (const auto tell = std::exchange(standing_, nullptr))
+    tell();
+}
+
+int Connection::detach() {
+  assert(world_.service.on_thread() && in_.empty());
   world_.service.unwatch(fd_);
   const int fd = fd_;
   fd_ = -1;
-  unread = std::move(in_);
   on_frame_ = nullptr;
   on_close_ = nullptr;
   return fd;
@@ -84,6 +103,8 @@ void Connection::ready(uint32_t events) {
     flush();
     if (fd_ >= 0 && out_.empty())
       world_.service.change(fd_, EPOLLIN);
+    if (has_sent_)
+      stands();
   }
   if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0 && fd_ >= 0) {
     const bool alive = read_some();
@@ -104,7 +125,9 @@ bool Connection::passing(int error) {
 bool Connection::read_some() {
   for (int round = 0; round < reads_at_once; ++round) {
     std::array<std::byte, 4096> buffer;
-    iovec io{buffer.data(), buffer.size()};
+    if (room_ == 0)
+      return true;
+    iovec io{buffer.data(), std::min(buffer.size(), room_)};
     alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control;
     msghdr message{};
     message.msg_iov = &io;
@@ -126,6 +149,7 @@ bool Connection::read_some() {
     if (n == 0)
       return false;
     in_.insert(in_.end(), buffer.begin(), buffer.begin() + n);
+    room_ -= room_ == SIZE_MAX ? 0 : static_cast<size_t>(n);
     // A descriptor belongs to the frame it came with, and nothing is kept that could be handled.
     dispatch();
     if (fd_ < 0)

@@ -5,6 +5,7 @@
 
 #include "link/wire.h"
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string_view>
@@ -29,6 +30,11 @@ public:
   // reason but close(). A malformed frame is counted and ends the connection.
   using OnFrame = std::function<void(const wire::Frame&, int& fd)>;
   void start(OnFrame on_frame, std::function<void(const char* why)> on_close);
+  // Called once when the connection stands and something was sent over it: now, perhaps.
+  void when_standing(std::function<void()> tell);
+  // For who gives the descriptor away at the first frame: what is behind so many bytes stays in the
+  // socket.
+  void read_no_more_than(size_t bytes) { room_ = bytes; }
   // Reads and handles what is there now.
   void poll_now();
 
@@ -42,12 +48,13 @@ public:
   bool has_sent() const noexcept { return has_sent_; } // a first byte: the connection stood
   // It has ended, but not because the other end closed it or said nonsense: the network gave it up.
   bool cut() const noexcept { return cut_; }
-  // Gives the descriptor away, with what was read and not yet parsed.
-  int detach(std::vector<std::byte>& unread);
+  // Gives the descriptor away. Nothing is lost that was to be read by read_no_more_than().
+  int detach();
 
 private:
   Connection(World& world, int fd) : world_(world), fd_(fd) {}
   void ready(uint32_t events);
+  void stands();
   bool read_some();
   void flush();
   void refuse_version(uint16_t theirs);
@@ -62,6 +69,8 @@ private:
   int passed_fd_ = -1;
   bool has_sent_ = false;
   bool cut_ = false;
+  size_t room_ = SIZE_MAX; // that may still be read
+  std::function<void()> standing_;
   OnFrame on_frame_;
   std::function<void(const char*)> on_close_;
 };

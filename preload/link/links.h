@@ -64,12 +64,14 @@ public:
   // id. `done` is called once on the service thread, unless cancel_bind() comes first.
   virtual void bind(const LocalQp& qp, uint8_t protocol, std::function<void(Bound)> done) = 0;
   virtual void cancel_bind(uint64_t handle) = 0;
-  // How a bound queue pair is proven to be ours, and the peer's to be the one we mean: claim() asks
-  // the peer for a slot; the queue pair writes it, or reads it, and when that is done prove() has
-  // the peer look, with what was `read`. Each calls back once on the service thread, with
-  // `not_there` where it may be tried anew, unless the queue pair is unbound or its channel ends
+  // How a queue pair is proven to be ours, and the peer's to be the one we mean: claim() asks the
+  // peer for a slot, as `key` is to be used, which may be the device's own (`real_key`). The queue
+  // pair writes it, or reads it, and prove() has the peer look: at once where it is written, for
+  // the peer looks for a while; after it, with what was `read`. claim() may come as soon as bind()
+  // was called. Each calls back once on the service thread, with `not_there` where it may be tried
+  // anew, unless the queue pair is unbound, or bound and needs none of it, or its channel ends
   // before.
-  virtual void claim(uint64_t handle, std::function<void(const Offer&)> offered) = 0;
+  virtual void claim(uint64_t handle, uint32_t key, std::function<void(const Offer&)> offered) = 0;
   virtual void prove(uint64_t handle, const wire::Share& read,
                      std::function<void(wire::Answer)> done) = 0;
   // Nothing of that queue pair is under way any more, on the device either, and it asks for nothing

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -19,6 +20,9 @@ struct LocalQp {
   uint64_t handle = 0;        // of this queue pair's present incarnation, never reused
   uint8_t type = 0;           // ibv_qp_type
   std::weak_ptr<Slots> slots; // of its protection domain
+  // Whether a key is of memory of this process that is not pinned. Who was told that one is not is
+  // right for as long as the process lives. Any thread, with no lock held; empty: all are.
+  std::function<bool(uint32_t key)> is_virtual;
   // From RTR on:
   bool connected = false;
   uint32_t dest_qpn = 0;
@@ -26,6 +30,7 @@ struct LocalQp {
   ibv_gid sgid{};
   ibv_mtu mtu = IBV_MTU_1024;
   uint32_t rq_psn = 0;
+  uint16_t pkey_index = 0;
   uint8_t timeout = 0;
   uint8_t retry_cnt = 0;
   unsigned access = 0;             // what it lets its peer do

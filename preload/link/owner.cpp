@@ -239,7 +239,7 @@ void Owner::on_frame(const std::shared_ptr<Link>& link, const wire::Frame& frame
     const auto answer = resume(link, wire::get<wire::Resume>(frame).ticket);
     link->connection->send(wire::frame(wire::ResumeAck{static_cast<uint32_t>(answer), 0}));
   } else if (frame.type == wire::Type::claim) {
-    on_claim(link, wire::get<wire::Claim>(frame).handle);
+    on_claim(link, wire::get<wire::Claim>(frame));
   } else if (frame.type == wire::Type::prove) {
     on_prove(link, wire::get<wire::Prove>(frame));
   } else if (frame.type == wire::Type::companion) {
@@ -326,20 +326,25 @@ void Owner::wait_no_more(uint64_t wait) {
 // bind the moment it is told of it.
 void Owner::answer(const std::shared_ptr<Link>& link, const wire::Bind& bind, bool probe,
                    Answer answer, const LocalQp& qp) {
-  if (!probe && link->bound[bind.handle].handle != qp.handle)
-    part(link, bind.handle);
-  if (!probe)
+  std::optional<wire::Claim> claim;
+  if (!probe) {
+    if (link->bound[bind.handle].handle != qp.handle)
+      part(link, bind.handle);
     give_up(link, bind.handle);
+    claim = link->bound[bind.handle].claim;
+  }
   if (!probe && answer != Answer::ok) {
     link->bound.erase(bind.handle);
   } else if (!probe) {
-    link->bound[bind.handle] = {qp.handle, qp.device, 0, bind};
+    link->bound[bind.handle] = {qp.handle, qp.device, 0, bind, {}};
     for (const auto& channel : link->channels)
       if (channel.device == qp.device)
         channel.end->bind(qp.handle, bind.handle, link->vouched);
   }
   link->connection->send(wire::frame(wire::BindAck{
       bind.handle, qp.handle, static_cast<uint32_t>(answer), link->vouched ? 0U : 1U}));
+  if (claim)
+    on_claim(link, *claim);
 }
 
 void Owner::unbind(const std::shared_ptr<Link>& link, uint64_t peers) {
@@ -392,9 +397,12 @@ Answer Owner::make_companion(const std::shared_ptr<Link>& link, const wire::Comp
                              wire::CompanionAck& ack) {
   LocalQp qp;
   const auto bound = link->bound.find(request.handle);
+  if (bound != link->bound.end() && bound->second.wait != 0)
+    return Answer::not_ready;
   // Destroyed since its bind: no fault of the path, which other queue pairs may take.
-  if (bound == link->bound.end() || bound->second.handle != request.remote_handle ||
-      !directory_.find(request.remote_handle, qp))
+  if (bound == link->bound.end() ||
+      (request.remote_handle != 0 && request.remote_handle != bound->second.handle) ||
+      !directory_.find(bound->second.handle, qp))
     return Answer::no_such_qp;
   const auto protocol = protocols_.find(request.protocol);
   if (!protocol) {
@@ -423,9 +431,9 @@ Answer Owner::make_companion(const std::shared_ptr<Link>& link, const wire::Comp
     return std::vector(bytes.begin(), bytes.end());
   };
   if (!channel ||
-      channel->connect(qp.ah, qp.mtu,
+      channel->connect(qp,
                        {request.qpn, request.psn, request.credits, request.message_max,
-                        request.protocol_version},
+                        request.protocol_version, request.timeout},
                        as_bytes(ack.nonce),
                        [weak = std::weak_ptr(channel), nonce = as_bytes(request.nonce)](bool ok) {
                          if (const auto c = weak.lock(); c && ok)

@@ -60,8 +60,9 @@ private:
                               wire::CompanionAck& ack);
   void end(const std::shared_ptr<Link>& link, const char* why);
   // owner_proof.cpp
-  void on_claim(const std::shared_ptr<Link>& link, uint64_t peers);
-  wire::Answer make_claim(const std::shared_ptr<Link>& link, uint64_t peers, wire::Slot& slot);
+  void on_claim(const std::shared_ptr<Link>& link, const wire::Claim& claim);
+  wire::Answer make_claim(const std::shared_ptr<Link>& link, const wire::Claim& asked,
+                          wire::Slot& slot);
   void on_prove(const std::shared_ptr<Link>& link, const wire::Prove& prove);
   wire::Answer judge(const std::shared_ptr<Link>& link, const wire::Prove& prove, wire::Mac& mac);
   bool make_room(const Slots& slots, SlotKind kind);

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <unordered_map>
 #include <vector>
@@ -24,7 +25,8 @@ struct Bound {
   uint64_t handle = 0; // of the queue pair of this process; 0: it is waited for
   ibv_device* device = nullptr;
   uint64_t wait = 0;
-  wire::Bind bind{}; // as the peer asked for it
+  wire::Bind bind{};                // as the peer asked for it
+  std::optional<wire::Claim> claim; // came while it was waited for
 };
 
 struct Channel {

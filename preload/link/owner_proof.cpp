@@ -34,29 +34,37 @@ bool is_empty(const wire::Share& share) {
 
 } // namespace
 
-void Owner::on_claim(const std::shared_ptr<Link>& link, uint64_t peers) {
+void Owner::on_claim(const std::shared_ptr<Link>& link, const wire::Claim& claim) {
+  if (const auto bound = link->bound.find(claim.handle);
+      bound != link->bound.end() && bound->second.wait != 0) {
+    bound->second.claim = claim; // answered with its bind
+    return;
+  }
   wire::Slot slot{};
-  slot.handle = peers;
-  slot.answer = static_cast<uint32_t>(make_claim(link, peers, slot));
+  slot.handle = claim.handle;
+  slot.answer = static_cast<uint32_t>(make_claim(link, claim, slot));
   link->connection->send(wire::frame(slot));
 }
 
-Answer Owner::make_claim(const std::shared_ptr<Link>& link, uint64_t peers, wire::Slot& slot) {
+Answer Owner::make_claim(const std::shared_ptr<Link>& link, const wire::Claim& asked,
+                         wire::Slot& slot) {
+  const uint64_t peers = asked.handle;
   give_up(link, peers);
   const auto bound = link->bound.find(peers);
   LocalQp qp;
   if (bound == link->bound.end() || !directory_.find(bound->second.handle, qp) || !qp.connected)
     return Answer::no_such_qp;
+  if (qp.is_virtual && !qp.is_virtual(asked.key))
+    return Answer::real_key;
   if (link->claims.size() >= claims_max ||
       (link->failed >= failed_max && world_.clock.now() - link->failed_since < failed_within))
     return Answer::not_there;
-  const bool may_write = (qp.access & IBV_ACCESS_REMOTE_WRITE) != 0;
-  if (!may_write && ((qp.access & IBV_ACCESS_REMOTE_READ) == 0 || qp.responder_resources == 0))
+  const SlotKind kind = slot_kind_for(qp.access, qp.responder_resources);
+  if (kind == SlotKind::none)
     return Answer::refused; // what it lets its peer do leaves no way to prove anything
   const auto slots = qp.slots.lock();
   if (!slots)
     return Answer::no_such_qp;
-  const SlotKind kind = may_write ? SlotKind::write : SlotKind::read;
   Slots::Slot taken;
   int rc = slots->take(kind, taken);
   if (rc == EAGAIN && make_room(*slots, kind))
@@ -67,10 +75,10 @@ Answer Owner::make_claim(const std::shared_ptr<Link>& link, uint64_t peers, wire
   slot.kind = static_cast<uint32_t>(kind);
   slot.index = taken.index;
   slot.rkey = taken.rkey;
-  if (kind == SlotKind::read)
-    slots->put(taken, claim.pair.open);
-  else
+  if (kind == SlotKind::write)
     slot.share = claim.pair.open;
+  else
+    slots->put(taken, claim.pair.open);
   claim.timer = world_.service.after(claim_due, [this, weak = std::weak_ptr(link), peers] {
     if (const auto l = weak.lock())
       give_up(l, peers);

@@ -27,7 +27,10 @@ namespace {
 constexpr std::chrono::seconds bind_due{60};
 // How long a host's silence or refusal is taken for all its queue pairs. Short: a process that
 // starts adverb later must be found, and it answers before its queue pair numbers are known.
-constexpr std::chrono::milliseconds remember_silence{2000};
+// Silence costs whoever meets it much more than a refusal, so it is met again twice as late each
+// time.
+constexpr std::chrono::seconds remember_silence{10};
+constexpr int silences_max = 5; // that count
 constexpr std::chrono::milliseconds remember_refusal{50};
 // Who accepts connections may be a broker that is slow, or its successor about to take over. Where
 // there has been one, or it has said so by its banner, it is waited for.
@@ -43,8 +46,8 @@ constexpr int attempts_max =
 // Queue pairs on one path share a channel of each protocol.
 std::string path_key(const LocalQp& qp, const Protocol& protocol) {
   std::string key = std::to_string(protocol.id()) + "/" + qp.device->name + "/" +
-                    std::to_string(qp.ah.port_num) + "/" + std::to_string(qp.ah.grh.sgid_index) +
-                    "/" + std::to_string(qp.ah.dlid) + "/";
+                    std::to_string(qp.ah.port_num) + "/" + std::to_string(qp.pkey_index) + "/" +
+                    std::to_string(qp.ah.grh.sgid_index) + "/" + std::to_string(qp.ah.dlid) + "/";
   key.append(reinterpret_cast<const char*>(qp.ah.grh.dgid.raw), 16);
   return key;
 }
@@ -140,8 +143,10 @@ void Seeker::finish(const std::shared_ptr<Search>& search, Bound bound) {
   const auto it = searches_.find(search->qp.handle);
   if (it != searches_.end() && it->second == search)
     searches_.erase(it);
-  if (bound.verdict != Verdict::adverb)
+  if (bound.verdict != Verdict::adverb) {
     unbind(search->qp.handle);
+    claims_.erase(search->qp.handle);
+  }
   if (bound.verdict == Verdict::refused) {
     world_.counters.count(Counter::hellos_refused);
     if (world_.log.every("bind-refused", 5))
@@ -164,32 +169,14 @@ void Seeker::go_on(const std::shared_ptr<Search>& search) {
   if (const auto asked = search->asked.lock(); asked && !asked->ended)
     return;
   Host& host = host_of(search->host);
-  for (const auto& link : host.links) {
-    if (!search->tried.insert(link.get()).second)
-      continue;
-    wire::Bind bind{};
-    bind.sgid = id_of(search->qp.sgid);
-    bind.dgid = id_of(search->qp.ah.grh.dgid);
-    bind.sqpn = search->qp.qpn;
-    bind.dqpn = search->qp.dest_qpn;
-    bind.dlid = search->qp.ah.dlid;
-    bind.patience = patience_of(search->qp);
-    bind.handle = search->qp.handle;
-    if (search->protocol) {
-      if (const auto before = bound_.find(bind.handle);
-          before != bound_.end() && before->second.link.lock() != link)
-        unbind(bind.handle);
-      std::erase(link->unbound, bind.handle);
-      bound_[bind.handle] = {link, bind, 0, path_key(search->qp, *search->protocol)};
-      claims_.erase(bind.handle);
-    }
-    search->asked = link;
-    link->connection->send(
-        wire::frame(bind, search->protocol ? wire::Type::bind : wire::Type::probe));
-    return;
-  }
-  if (host.connecting) {
-    host.waiting.push_back(search);
+  for (const auto& link : host.links)
+    if (!search->tried.contains(link.get()))
+      return ask(link, search);
+  if (host.under_way) {
+    if (!std::exchange(search->waits, true))
+      host.waiting.push_back(search);
+    if (may_ask_early(*host.under_way) && host.under_way->standing)
+      ask(host.under_way, search);
   } else if (world_.clock.now() < host.stock_until) {
     finish(search, {Verdict::stock, nullptr, 0, "the host did not answer just now"});
   } else if (search->attempts >= attempts_max) {
@@ -200,6 +187,39 @@ void Seeker::go_on(const std::shared_ptr<Search>& search) {
   } else {
     connect(host, search);
   }
+}
+
+// Whose is the queue pair, and with the same flight whatever else will be asked for if it is
+// theirs.
+void Seeker::ask(const std::shared_ptr<Link>& link, const std::shared_ptr<Search>& search) {
+  wire::Bind bind{};
+  bind.sgid = id_of(search->qp.sgid);
+  bind.dgid = id_of(search->qp.ah.grh.dgid);
+  bind.sqpn = search->qp.qpn;
+  bind.dqpn = search->qp.dest_qpn;
+  bind.dlid = search->qp.ah.dlid;
+  bind.patience = patience_of(search->qp);
+  bind.handle = search->qp.handle;
+  search->tried.insert(link.get());
+  search->asked = link;
+  if (!search->protocol) {
+    link->connection->send(wire::frame(bind, wire::Type::probe));
+    return;
+  }
+  auto claim = claims_.extract(bind.handle); // of this search
+  if (const auto before = bound_.find(bind.handle);
+      before != bound_.end() && before->second.link.lock() != link)
+    unbind(bind.handle);
+  std::erase(link->unbound, bind.handle);
+  bound_[bind.handle] = {link, bind, 0, path_key(search->qp, *search->protocol)};
+  link->connection->send(wire::frame(bind));
+  want_channel(link, search);
+  claims_.erase(bind.handle);
+  if (!claim.empty())
+    renew(std::move(claim));
+  // On this host the kernel's word may do.
+  if (!link->may_vouch)
+    send_claim(link, bind.handle);
 }
 
 // A socket that is about to be connected to the host's broker; -1, and errno.
@@ -223,17 +243,18 @@ void Seeker::connect(Host& host, const std::shared_ptr<Search>& first) {
   link->host = host.name;
   link->first = first;
   link->nonce = random_id(world_.entropy);
-  host.connecting = true;
   ++first->attempts;
   world_.counters.count(Counter::hellos_sent);
   const int fd = reach(host);
   if (fd < 0) {
     const bool refused = errno == ECONNREFUSED;
-    no_link(host, link, Answer::no_such_qp, true, refused ? remember_refusal : remember_silence,
+    no_link(host, link, Answer::no_such_qp, refused ? Why::refusal : Why::silence,
             "cannot connect");
     return;
   }
+  host.under_way = link;
   link->connection = Connection::make(world_, fd);
+  link->may_vouch = may_vouch() && is_own(host.address.sin6_addr);
   link->timer = world_.service.after(settings.hello_timeout, [this, link] { silent(link, false); });
   wire::Hello hello{};
   hello.process = process_;
@@ -244,6 +265,23 @@ void Seeker::connect(Host& host, const std::shared_ptr<Search>& first) {
   link->connection->send(wire::frame(hello)); // goes out when the connection stands
   link->connection->start([this, link](const wire::Frame& frame, int&) { on_frame(link, frame); },
                           [this, link](const char* why) { lost(link, why); });
+  link->connection->when_standing([this, link] { stands(link); });
+}
+
+// Where a key is to be shown first, the peer takes nothing else before that.
+bool Seeker::may_ask_early(const Link& link) const {
+  return world_.policy().link().key.empty() && !link.ready && !link.ended;
+}
+
+void Seeker::stands(const std::shared_ptr<Link>& link) {
+  link->standing = true;
+  if (!may_ask_early(*link))
+    return;
+  if (!link->first->finished)
+    ask(link, link->first);
+  for (const auto& search : host_of(link->host).waiting)
+    if (!search->finished)
+      ask(link, search);
 }
 
 // No answer so far: to the connection, or (`patient`) not to the hello either.
@@ -271,18 +309,36 @@ void Seeker::silent(const std::shared_ptr<Link>& link, bool patient) {
                     patient ? "a hello" : "within link.hello_timeout");
   link->ended = true;
   link->connection->close();
-  no_link(host_of(link->host), link, Answer::no_such_qp, true, remember_silence, "no answer");
+  no_link(host_of(link->host), link, Answer::no_such_qp, Why::silence, "no answer");
 }
 
-// The connection under way came to nothing: the search it was made for is over, and with
-// `host_wide` all that wait for it.
-void Seeker::no_link(Host& host, const std::shared_ptr<Link>& link, Answer answer, bool host_wide,
-                     std::chrono::milliseconds remember, const char* why) {
-  host.connecting = false;
-  auto waiting = std::move(host.waiting);
-  host.waiting.clear();
-  if (host_wide)
-    host.stock_until = world_.clock.now() + remember;
+// What waits for the connection under way, which was answered.
+auto Seeker::take_waiting(Host& host) -> std::deque<std::shared_ptr<Search>> {
+  host.under_way = nullptr;
+  for (const auto& search : host.waiting)
+    search->waits = false;
+  return std::exchange(host.waiting, {});
+}
+
+// The same when it came to nothing.
+auto Seeker::take_waiting(Host& host, const std::shared_ptr<Link>& link)
+    -> std::deque<std::shared_ptr<Search>> {
+  link->first->tried.erase(link.get());
+  for (const auto& search : host.waiting)
+    search->tried.erase(link.get());
+  return take_waiting(host);
+}
+
+// The connection under way came to nothing: the search it was made for is over, and all that wait
+// for it, unless another process of that host may be meant.
+void Seeker::no_link(Host& host, const std::shared_ptr<Link>& link, Answer answer, Why host_wide,
+                     const char* why) {
+  const auto waiting = take_waiting(host, link);
+  if (host_wide == Why::refusal)
+    host.stock_until = world_.clock.now() + remember_refusal;
+  else if (host_wide == Why::silence)
+    host.stock_until =
+        world_.clock.now() + remember_silence * (1 << std::min(host.silences++, silences_max));
   const Verdict verdict = answer == Answer::refused || answer == Answer::wrong_version
                               ? Verdict::refused
                               : Verdict::stock;
@@ -290,7 +346,7 @@ void Seeker::no_link(Host& host, const std::shared_ptr<Link>& link, Answer answe
     world_.counters.count(Counter::hellos_stock);
   finish(link->first, {verdict, nullptr, 0, why});
   for (const auto& search : waiting) {
-    if (host_wide)
+    if (host_wide != Why::process)
       finish(search, {verdict, nullptr, 0, why});
     else
       go_on(search);
@@ -319,13 +375,12 @@ void Seeker::lost(const std::shared_ptr<Link>& link, const char* why) {
     // Nobody listens, so nobody there runs adverb, unless a broker has just gone: its successor
     // takes some instants.
     if ((link->connection->has_sent() || host.known) && again(link->first)) {
-      host.connecting = false;
-      for (const auto& search : std::exchange(host.waiting, {}))
+      for (const auto& search : take_waiting(host, link))
         if (!again(search))
           go_on(search);
       return;
     }
-    no_link(host, link, Answer::no_such_qp, true, remember_refusal, why);
+    no_link(host, link, Answer::no_such_qp, Why::refusal, why);
     return;
   }
   std::erase(host.links, link);
@@ -391,11 +446,15 @@ void Seeker::on_frame(const std::shared_ptr<Link>& link, const wire::Frame& fram
   }
 }
 
+bool Seeker::may_vouch() const {
+  const auto& settings = world_.policy().link();
+  return settings.key.empty() && settings.proof != policy::Proof::all;
+}
+
 // Whom requests may be sent to who has not proven to be the other end: a process of this user's or
 // root's on this host, as for an owner. Others could have taken the port.
 bool Seeker::vouches(int fd) const {
-  const auto& settings = world_.policy().link();
-  if (!settings.key.empty() || settings.proof == policy::Proof::all)
+  if (!may_vouch())
     return false;
   const auto user = user_here(fd);
   return user && (*user == geteuid() || *user == 0);
@@ -437,7 +496,7 @@ void Seeker::on_hello_ack(const std::shared_ptr<Link>& link, const wire::HelloAc
   if (const char* const why = judge(ack, link->nonce, link->host, answer); why != nullptr) {
     link->ended = true;
     link->connection->close();
-    no_link(host, link, answer, false, {}, why);
+    no_link(host, link, answer, Why::process, why);
     return;
   }
   if (const auto& key = world_.policy().link().key; !key.empty())
@@ -450,12 +509,11 @@ void Seeker::on_hello_ack(const std::shared_ptr<Link>& link, const wire::HelloAc
   link->vouched = vouches(link->connection->fd());
   link->ticket = ack.ticket;
   host.known = true;
-  host.connecting = false;
   host.stock_until = {};
+  host.silences = 0;
   host.links.push_back(link);
+  const auto waiting = take_waiting(host);
   go_on(link->first);
-  auto waiting = std::move(host.waiting);
-  host.waiting.clear();
   for (const auto& search : waiting)
     go_on(search);
 }
@@ -466,17 +524,28 @@ void Seeker::on_bind_ack(const std::shared_ptr<Link>& link, const wire::BindAck&
     return; // whatever a peer says beyond one answer to each question, nobody waits for it
   const auto search = it->second;
   search->asked.reset();
+  if (static_cast<Answer>(ack.answer) != Answer::ok) {
+    for (auto& [key, path] : link->paths)
+      std::erase(path.waiting, search);
+    if (auto claim = claims_.extract(ack.handle); !claim.empty())
+      renew(std::move(claim)); // for the next one that is asked
+  }
   switch (static_cast<Answer>(ack.answer)) {
   case Answer::ok:
     search->remote_handle = ack.remote_handle;
     search->proven = ack.proof == 0 && link->vouched;
-    if (const auto bound = bound_.find(ack.handle); search->protocol && bound != bound_.end())
-      bound->second.remote_handle = ack.remote_handle;
-    if (!search->protocol)
+    if (!search->protocol) {
       finish(search, {Verdict::adverb, nullptr, ack.remote_handle, {}, true, search->proven});
+      return;
+    }
+    if (const auto bound = bound_.find(ack.handle); bound != bound_.end())
+      bound->second.remote_handle = ack.remote_handle;
+    if (search->proven)
+      claims_.erase(ack.handle);
     else
-      want_channel(link, search);
-    break;
+      send_claim(link, ack.handle);
+    want_channel(link, search);
+    return;
   case Answer::no_such_qp:
     // Another process there may own one of this number on the right device: go_on() connects
     // again, as often as it may.
@@ -491,6 +560,7 @@ void Seeker::on_bind_ack(const std::shared_ptr<Link>& link, const wire::BindAck&
   }
 }
 
+// A search that is not bound yet sees to it that there is one, or will be.
 void Seeker::want_channel(const std::shared_ptr<Link>& link,
                           const std::shared_ptr<Search>& search) {
   if (search->finished)
@@ -502,11 +572,13 @@ void Seeker::want_channel(const std::shared_ptr<Link>& link,
     path.waiting = std::move(waiting);
   }
   if (path.up) {
-    finish(search,
-           {Verdict::adverb, path.channel, search->remote_handle, {}, true, search->proven});
+    if (search->remote_handle != 0)
+      finish(search,
+             {Verdict::adverb, path.channel, search->remote_handle, {}, true, search->proven});
     return;
   }
-  path.waiting.push_back(search);
+  if (std::ranges::find(path.waiting, search) == path.waiting.end())
+    path.waiting.push_back(search);
   if (path.channel)
     return;
   if (const auto device = devices_.get(search->qp.device))
@@ -514,7 +586,8 @@ void Seeker::want_channel(const std::shared_ptr<Link>& link,
         Companion::create(world_, device, Channel::Role::client, search->protocol, credits_max);
   if (!path.channel) {
     for (const auto& s : std::exchange(path.waiting, {}))
-      finish(s, {Verdict::stock, nullptr, 0, "no companion queue pair can be made"});
+      if (s->remote_handle != 0) // else when it is bound
+        finish(s, {Verdict::stock, nullptr, 0, "no companion queue pair can be made"});
     return;
   }
   path.protocol = search->protocol;
@@ -530,6 +603,7 @@ void Seeker::want_channel(const std::shared_ptr<Link>& link,
   request.protocol = path.protocol->id();
   request.protocol_version = path.protocol->version();
   request.message_max = static_cast<uint32_t>(path.channel->message_max());
+  request.timeout = Companion::timeout_for(path.qp);
   link->connection->send(wire::frame(request));
 }
 
@@ -543,15 +617,17 @@ void Seeker::on_companion_ack(const std::shared_ptr<Link>& link, const wire::Com
     return;
   Link::Path& path = at->second;
   const std::string key = at->first;
-  if (ack.answer == static_cast<uint32_t>(Answer::no_such_qp)) {
-    // The queue pair the path was asked for has gone at the peer; the others ask for themselves.
+  const bool gone = ack.answer == static_cast<uint32_t>(Answer::no_such_qp);
+  if (gone || ack.answer == static_cast<uint32_t>(Answer::not_ready)) {
+    // The queue pair the path was asked for has gone at the peer, or is not there yet and asks once
+    // it is; the others ask for themselves.
     const auto waiting = std::move(path.waiting);
     link->paths.erase(at);
     for (const auto& s : waiting) {
-      if (s->qp.handle == ack.handle)
-        finish(s, {Verdict::stock, nullptr, 0, "the peer's queue pair is gone"});
-      else
+      if (s->qp.handle != ack.handle || (!gone && s->remote_handle != 0))
         want_channel(link, s);
+      else if (s->remote_handle != 0)
+        finish(s, {Verdict::stock, nullptr, 0, "the peer's queue pair is gone"});
     }
     return;
   }
@@ -561,11 +637,14 @@ void Seeker::on_companion_ack(const std::shared_ptr<Link>& link, const wire::Com
       return;
     found->second.up = refusal == nullptr;
     for (const auto& s : std::exchange(found->second.waiting, {}))
-      finish(
-          s,
-          refusal == nullptr
-              ? Bound{Verdict::adverb, found->second.channel, s->remote_handle, {}, true, s->proven}
-              : Bound{Verdict::refused, nullptr, 0, refusal});
+      if (s->remote_handle != 0) // else it asks for it once more when it is bound
+        finish(s, refusal == nullptr ? Bound{Verdict::adverb,
+                                             found->second.channel,
+                                             s->remote_handle,
+                                             {},
+                                             true,
+                                             s->proven}
+                                     : Bound{Verdict::refused, nullptr, 0, refusal});
     if (refusal != nullptr)
       link->paths.erase(found);
   };
@@ -583,8 +662,9 @@ void Seeker::on_companion_ack(const std::shared_ptr<Link>& link, const wire::Com
   }
   path.answered = ack;
   const auto bytes = std::as_bytes(std::span(path.asked.nonce));
-  if (path.channel->connect(path.qp.ah, path.qp.mtu,
-                            {ack.qpn, ack.psn, ack.credits, ack.message_max, ack.protocol_version},
+  if (path.channel->connect(path.qp,
+                            {ack.qpn, ack.psn, ack.credits, ack.message_max, ack.protocol_version,
+                             path.asked.timeout},
                             {bytes.begin(), bytes.end()}, [this, settle](bool ok) {
                               // The verdict is given on the service thread.
                               world_.service.run([settle, ok] {

@@ -44,7 +44,7 @@ public:
   void cancel(uint64_t handle);
   void unbind(uint64_t handle);
   // As Links' are.
-  void claim(uint64_t handle, std::function<void(const Offer&)> offered);
+  void claim(uint64_t handle, uint32_t key, std::function<void(const Offer&)> offered);
   void prove(uint64_t handle, const wire::Share& read, std::function<void(wire::Answer)> done);
 
 private:
@@ -64,6 +64,7 @@ private:
   void go_on(const std::shared_ptr<Search>& search);
   int reach(const Host& host) const;
   void connect(Host& host, const std::shared_ptr<Search>& first);
+  void ask(const std::shared_ptr<Link>& link, const std::shared_ptr<Search>& search);
   void silent(const std::shared_ptr<Link>& link, bool patient);
   bool again(const std::shared_ptr<Search>& search);
   void on_frame(const std::shared_ptr<Link>& link, const wire::Frame& frame);
@@ -73,8 +74,15 @@ private:
   void on_bind_ack(const std::shared_ptr<Link>& link, const wire::BindAck& ack);
   void on_companion_ack(const std::shared_ptr<Link>& link, const wire::CompanionAck& ack);
   void want_channel(const std::shared_ptr<Link>& link, const std::shared_ptr<Search>& search);
-  void no_link(Host& host, const std::shared_ptr<Link>& link, wire::Answer answer, bool host_wide,
-               std::chrono::milliseconds remember, const char* why);
+  bool may_ask_early(const Link& link) const;
+  void stands(const std::shared_ptr<Link>& link);
+  static std::deque<std::shared_ptr<Search>> take_waiting(Host& host);
+  static std::deque<std::shared_ptr<Search>> take_waiting(Host& host,
+                                                          const std::shared_ptr<Link>& link);
+  // Of the whole host, or of the process alone that was meant.
+  enum class Why : uint8_t { process, refusal, silence };
+  void no_link(Host& host, const std::shared_ptr<Link>& link, wire::Answer answer, Why host_wide,
+               const char* why);
   void lost(const std::shared_ptr<Link>& link, const char* why);
   void give_up(const std::shared_ptr<Link>& link, const char* why);
   void start_over(const std::shared_ptr<Link>& link);
@@ -86,8 +94,12 @@ private:
   void stay_away(const std::shared_ptr<Link>& link, const char* why);
   void is_back(const std::shared_ptr<Link>& link);
   void finish(const std::shared_ptr<Search>& search, Bound bound);
+  bool may_vouch() const;
   bool vouches(int fd) const;
   // seeker_proof.cpp
+  void send_claim(const std::shared_ptr<Link>& link, uint64_t handle);
+  using Claims = std::unordered_map<uint64_t, std::unique_ptr<Claim>>;
+  void renew(Claims::node_type claim);
   void on_slot(const std::shared_ptr<Link>& link, const wire::Slot& slot);
   void on_prove_ack(const std::shared_ptr<Link>& link, const wire::ProveAck& ack);
   bool fill(const Asked& asked, Claim& claim);
@@ -99,7 +111,7 @@ private:
   std::map<std::string, std::shared_ptr<Host>> hosts_;
   std::unordered_map<uint64_t, std::shared_ptr<Search>> searches_;
   std::unordered_map<uint64_t, Asked> bound_;
-  std::unordered_map<uint64_t, std::unique_ptr<Claim>> claims_;
+  Claims claims_;
   std::optional<KeyPair> identity_; // once it is needed
 };
 

@@ -36,6 +36,7 @@ struct Search {
   int attempts = 0;
   bool unknown = false; // a process that was asked does not own the queue pair
   bool finished = false;
+  bool waits = false; // for the connection under way to its host
 };
 
 // A link on its way back, from one try to the next.
@@ -55,12 +56,14 @@ struct Link {
   std::string host;
   wire::Id nonce{};
   wire::Id owner_nonce{};
-  wire::Id peer{};      // its process
-  wire::Id ticket{};    // by which this goes on over another connection
-  bool greeted = false; // by a broker
+  wire::Id peer{};       // its process
+  wire::Id ticket{};     // by which this goes on over another connection
+  bool standing = false; // its connection
+  bool greeted = false;  // by a broker
   bool ready = false;
   bool ended = false;
-  bool vouched = false; // the owner needs no proof
+  bool vouched = false;   // the owner needs no proof
+  bool may_vouch = false; // as its process is on this host
   uint64_t timer = 0;
   std::chrono::seconds waited{}; // for an answer, once the connection stood
   std::shared_ptr<Search> first; // whose target the hello names
@@ -69,7 +72,7 @@ struct Link {
     std::shared_ptr<Protocol> protocol;
     bool up = false;
     wire::Companion asked{};
-    wire::CompanionAck answered{};
+    wire::CompanionAck answered{}; // all 0 until it is
     std::vector<std::shared_ptr<Search>> waiting;
     LocalQp qp; // whose path it takes
   };
@@ -81,8 +84,9 @@ struct Link {
 
 // A queue pair on its way to be proven.
 struct Claim {
-  enum class Stage : uint8_t { asked, offered, told } stage = Stage::asked;
+  enum class Stage : uint8_t { waits, asked, offered, told } stage = Stage::waits; // to be asked
   std::weak_ptr<Link> link;
+  uint32_t key = 0;
   std::function<void(const Offer&)> offered;
   std::function<void(wire::Answer)> done;
   wire::Slot slot{};
@@ -94,11 +98,12 @@ struct Claim {
 struct Host {
   sockaddr_in6 address{};
   std::string name;
-  std::vector<std::shared_ptr<Link>> links; // ready ones
-  bool connecting = false;
+  std::vector<std::shared_ptr<Link>> links;    // ready ones
+  std::shared_ptr<Link> under_way;             // a connection that has not been answered yet
   bool known = false;                          // has answered as adverb before
   std::deque<std::shared_ptr<Search>> waiting; // for the connection under way
   std::chrono::nanoseconds stock_until{};      // of the World's clock
+  int silences = 0;                            // in a row
 };
 
 } // namespace adverb::link::seeking

@@ -16,20 +16,51 @@ namespace adverb::link {
 using observe::Counter;
 using wire::Answer;
 
-void Seeker::claim(uint64_t handle, std::function<void(const Offer&)> offered) {
+void Seeker::claim(uint64_t handle, uint32_t key, std::function<void(const Offer&)> offered) {
   assert(world_.service.on_thread());
   claims_.erase(handle);
   const auto asked = bound_.find(handle);
-  if (asked == bound_.end())
+  const auto searching = searches_.find(handle);
+  if (asked == bound_.end() && searching == searches_.end())
     return; // its channel has ended
-  const auto link = asked->second.link.lock();
   auto claim = std::make_unique<Claim>();
-  claim->link = link;
+  claim->key = key;
   claim->offered = std::move(offered);
   claim->pair = new_key_pair(world_.entropy);
   claims_[handle] = std::move(claim);
-  if (!link->away) // else when it is back
-    link->connection->send(wire::frame(wire::Claim{handle}));
+  // Else it goes when the bind does, or when that is answered.
+  const auto link = asked == bound_.end() ? nullptr : asked->second.link.lock();
+  if (link && (asked->second.remote_handle != 0 || !link->may_vouch))
+    send_claim(link, handle);
+}
+
+void Seeker::send_claim(const std::shared_ptr<Link>& link, uint64_t handle) {
+  const auto at = claims_.find(handle);
+  if (at == claims_.end() || at->second->stage != Claim::Stage::waits)
+    return;
+  Claim& claim = *at->second;
+  claim.link = link;
+  claim.stage = Claim::Stage::asked;
+  if (!link->away) // else it is tried anew when it is back
+    link->connection->send(wire::frame(wire::Claim{handle, claim.key, 0}));
+}
+
+// Of a queue pair that is to be bound over another link, as the one it was asked over has ended.
+void Seeker::renew(Claims::node_type claim) {
+  Claim& its = *claim.mapped();
+  switch (its.stage) {
+  case Claim::Stage::waits:
+  case Claim::Stage::asked:
+    its.stage = Claim::Stage::waits;
+    its.link.reset();
+    claims_.insert(std::move(claim));
+    break;
+  case Claim::Stage::offered: // prove() says that there is none
+    break;
+  case Claim::Stage::told:
+    world_.service.run([done = std::move(its.done)] { done(Answer::not_there); });
+    break;
+  }
 }
 
 void Seeker::on_slot(const std::shared_ptr<Link>& link, const wire::Slot& slot) {
@@ -43,8 +74,7 @@ void Seeker::on_slot(const std::shared_ptr<Link>& link, const wire::Slot& slot) 
   offer.kind = static_cast<SlotKind>(slot.kind);
   const bool written = offer.kind == SlotKind::write;
   // No address of the peer's choice is ever written to.
-  if (offer.answer == Answer::ok &&
-      ((!written && offer.kind != SlotKind::read) || slot.index >= slots_of_a_kind)) {
+  if (offer.answer == Answer::ok && (!is_remote(offer.kind) || slot.index >= slots_of_a_kind)) {
     world_.counters.count(Counter::malformed_messages);
     offer.answer = Answer::refused;
   }
@@ -66,7 +96,7 @@ void Seeker::on_slot(const std::shared_ptr<Link>& link, const wire::Slot& slot) 
 bool Seeker::fill(const Asked& asked, Claim& claim) {
   const auto link = claim.link.lock();
   const auto path = link->paths.find(asked.path);
-  if (path == link->paths.end() || !path->second.up)
+  if (path == link->paths.end() || path->second.answered.qpn == 0)
     return false;
   Transcript& t = claim.transcript;
   t.initiator = process_;
@@ -154,7 +184,7 @@ void Seeker::try_anew(const std::shared_ptr<Link>& link) {
     }
   }
   for (const auto& claim : again) {
-    if (claim->stage == Claim::Stage::asked)
+    if (claim->stage != Claim::Stage::told)
       claim->offered({Answer::not_there});
     else
       claim->done(Answer::not_there);

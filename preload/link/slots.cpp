@@ -27,6 +27,9 @@ int Slots::make(Page& page, SlotKind kind, const Held& /*held*/) {
     case SlotKind::read:
       return real.ibv_reg_mr_iova(pd_, memory, slot_page, slot_address(kind, 0),
                                   IBV_ACCESS_REMOTE_READ);
+    case SlotKind::atomic:
+      return real.ibv_reg_mr_iova(pd_, memory, slot_page, slot_address(kind, 0),
+                                  IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_ATOMIC);
     default:
       return real.ibv_reg_mr(pd_, memory, slot_page, IBV_ACCESS_LOCAL_WRITE);
     }
@@ -59,7 +62,7 @@ int Slots::take(SlotKind kind, Slot& slot) {
   std::byte* const memory = page.memory + index * slot_bytes;
   memset(memory, 0, slot_bytes);
   slot = {kind, index, page.mr->rkey, page.mr->lkey,
-          kind == SlotKind::local ? reinterpret_cast<uint64_t>(memory) : slot_address(kind, index)};
+          is_remote(kind) ? slot_address(kind, index) : reinterpret_cast<uint64_t>(memory)};
   return 0;
 }
 

@@ -3,7 +3,7 @@
 // domain, which one writes to, or reads from, over that queue pair; and where such bytes lie at
 // this end, as staging may be used up by what waits for them.
 //
-// A page for each of the three, made when the first is asked for, under addresses that are the same
+// A page for each kind, made when the first is asked for, under addresses that are the same
 // everywhere and no program's: such as no processor forms (`local` ones have their own). So a peer
 // is told a key alone, and one that lies of it earns a NAK of the device but has nothing written
 // into a program's memory. Who may write them may not read them.
@@ -34,9 +34,27 @@ inline constexpr size_t slot_page = 4096;
 inline constexpr size_t slot_bytes = 64;
 inline constexpr uint32_t slots_of_a_kind = slot_page / slot_bytes;
 
-enum class SlotKind : uint32_t { none = 0, write = 1, read = 2, local = 3 };
+// Of `atomic` a peer reads a word at a time, by adding nothing to it: for queue pairs that allow
+// nothing else.
+enum class SlotKind : uint32_t { none = 0, write = 1, read = 2, local = 3, atomic = 4 };
 
-// The address that the peer's device knows a slot by; `kind` is write or read, `index` below
+// A peer has them at an address that slot_address() knows.
+constexpr bool is_remote(SlotKind kind) noexcept {
+  return kind == SlotKind::write || kind == SlotKind::read || kind == SlotKind::atomic;
+}
+
+// What a queue pair that allows its peer so much can be used by; `none`: by nothing.
+constexpr SlotKind slot_kind_for(unsigned access, unsigned responder_resources) noexcept {
+  if ((access & IBV_ACCESS_REMOTE_WRITE) != 0)
+    return SlotKind::write;
+  if (responder_resources == 0)
+    return SlotKind::none;
+  if ((access & IBV_ACCESS_REMOTE_READ) != 0)
+    return SlotKind::read;
+  return (access & IBV_ACCESS_REMOTE_ATOMIC) != 0 ? SlotKind::atomic : SlotKind::none;
+}
+
+// The address that the peer's device knows a slot by; `kind` is_remote(), `index` below
 // slots_of_a_kind.
 constexpr uint64_t slot_address(SlotKind kind, uint32_t index) noexcept {
   return slot_base + (static_cast<uint64_t>(kind) - 1) * slot_page + index * slot_bytes;
@@ -89,7 +107,7 @@ private:
   ibv_pd* pd_;
   const MakeRoom make_room_;
   Mutex lock_;
-  std::array<Page, 3> pages_;
+  std::array<Page, 4> pages_;
   bool closed_ = false;
 };
 

@@ -29,7 +29,7 @@ public:
   void withdraw(uint32_t qpn, ibv_device* device, uint64_t handle) override;
   void bind(const LocalQp& qp, uint8_t protocol, std::function<void(Bound)> done) override;
   void cancel_bind(uint64_t handle) override;
-  void claim(uint64_t handle, std::function<void(const Offer&)> offered) override;
+  void claim(uint64_t handle, uint32_t key, std::function<void(const Offer&)> offered) override;
   void prove(uint64_t handle, const wire::Share& read,
              std::function<void(wire::Answer)> done) override;
   void unbind(uint64_t handle) override;
@@ -81,9 +81,9 @@ void SocketLinks::cancel_bind(uint64_t handle) {
   world_.service.run([this, handle] { seeker_.cancel(handle); });
 }
 
-void SocketLinks::claim(uint64_t handle, std::function<void(const Offer&)> offered) {
-  world_.service.run([this, handle, offered = std::move(offered)]() mutable {
-    seeker_.claim(handle, std::move(offered));
+void SocketLinks::claim(uint64_t handle, uint32_t key, std::function<void(const Offer&)> offered) {
+  world_.service.run([this, handle, key, offered = std::move(offered)]() mutable {
+    seeker_.claim(handle, key, std::move(offered));
   });
 }
 

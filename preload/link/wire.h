@@ -70,6 +70,7 @@ enum class Answer : uint32_t {
   no_resources,
   no_such_protocol, // nothing here is served by channels of this kind
   not_there,        // of a proof: nothing has come by the queue pair, or there is no slot just now
+  real_key,         // of a claim: the key is the device's own, and nothing is to be proven for it
 };
 
 using Id = std::array<uint8_t, 16>;
@@ -140,7 +141,9 @@ struct Unbind {
   uint64_t handle; // the initiator's
 };
 struct Claim {
-  uint64_t handle; // bound
+  uint64_t handle; // bound, or about to be
+  uint32_t key;    // that a request of the queue pair names
+  uint32_t zero;
 };
 struct Slot { // slots.h
   uint64_t handle;
@@ -173,7 +176,7 @@ struct ResumeAck {
 };
 struct Companion {
   uint64_t handle;
-  uint64_t remote_handle; // whose path the owner is to use
+  uint64_t remote_handle; // whose path the owner is to use; 0: of the one that `handle` is bound to
   Id nonce;
   uint32_t qpn;
   uint32_t psn;
@@ -181,6 +184,8 @@ struct Companion {
   uint8_t protocol; // what the channel is for, and the newest version of it that is spoken here
   uint8_t protocol_version;
   uint32_t message_max;
+  uint32_t timeout; // of both ends, as ibv_qp_attr has it
+  uint32_t zero;
 };
 struct CompanionAck {
   uint64_t handle;

@@ -213,6 +213,10 @@ link::LocalQp Qp::local() const {
   l.handle = handle_;
   l.type = static_cast<uint8_t>(type_);
   l.slots = pd_->slots;
+  l.is_virtual = [weak = weak_from_this()](uint32_t key) {
+    const auto self = weak.lock();
+    return !self || self->context_->regions().is_virtual_to_peer(key);
+  };
   const ibv_qp_state state = state_;
   l.connected = state != IBV_QPS_RESET && state != IBV_QPS_INIT;
   if (l.connected) {
@@ -220,6 +224,7 @@ link::LocalQp Qp::local() const {
     l.ah = attr_.ah_attr;
     l.mtu = attr_.path_mtu;
     l.rq_psn = attr_.rq_psn;
+    l.pkey_index = attr_.pkey_index;
     l.timeout = attr_.timeout;
     l.retry_cnt = attr_.retry_cnt;
     l.access = access_;
@@ -318,6 +323,7 @@ void Qp::ask_peer() {
     return;
   }
   peer_ = Peer::asking;
+  forget_proof(false);
   try {
     world().links().bind(local(), transfer::protocol_id,
                          [weak = weak_from_this(), handle = handle_](const link::Bound& bound) {
@@ -351,12 +357,16 @@ void Qp::on_bound(uint64_t handle, const link::Bound& bound) {
     if (handle == handle_ && peer_ == Peer::asking) {
       if (bound.channel && (!initiator || initiator->lost())) {
         peer_ = Peer::unknown; // its on_down() may have come too early for us: ask again
+        forget_proof(false);
       } else if (initiator) {
         messages_.join(initiator, handle_, bound.remote_handle);
         peer_ = Peer::linked;
-        forget_proof(bound.proven);
+        learn_answer();
+        if (bound.proven)
+          forget_proof(true);
       } else {
         peer_ = Peer::stock;
+        forget_proof(false);
         if (context_->regions().any_remote())
           warn_of_stock_peer(world(), qpn_, bound.reason);
       }
@@ -383,7 +393,7 @@ steering::Facts Qp::facts(const steering::Request& r) {
       facts.peer = Peer::lost; // on_down() comes, and settles first what is under way
     } else {
       facts.key = messages_.verdict(steering::remote_key(r.wr));
-      // Nothing is served that is not proven; who asks for the key has that done.
+      // Nothing is served that is not proven; who asks of the key has that done.
       if (!proven_ && facts.key.kind == steering::KeyVerdict::Kind::virtual_key)
         facts.key = {};
       // What has to wait for the device's lane is asked meanwhile.
@@ -411,13 +421,10 @@ uint32_t Qp::epoch(const steering::Request& r) const noexcept {
 }
 
 void Qp::ask_key(const steering::Request& r) {
-  const uint32_t key = steering::remote_key(r.wr);
-  if (!proven_)
-    limit_wait();
-  if (messages_.verdict(key).kind == steering::KeyVerdict::Kind::virtual_key)
+  if (proven_ && peer_ == Peer::linked)
+    messages_.ask_key(steering::remote_key(r.wr));
+  else if (!proven_)
     prove(r);
-  else
-    messages_.ask_key(key);
 }
 
 void Qp::later(std::chrono::nanoseconds delay, steering::Way& way) {

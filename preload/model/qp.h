@@ -162,6 +162,8 @@ private:
   // qp_proof.cpp, all under lock_ but what is told from elsewhere
   void prove(const steering::Request& r);
   void carry_proof(const steering::Request& r);
+  void tell_proof();
+  void learn_answer();
   void forget_proof(bool proven);
   void on_offer(uint64_t handle, uint64_t round, const link::Offer& offer);
   void on_proof(uint64_t handle, uint64_t round, link::wire::Answer answer);
@@ -218,7 +220,8 @@ private:
   // Whether the peer knows that this queue pair is ours, and we that the other end is the peer's;
   // and how far that is (qp_proof.cpp).
   bool proven_ = false;
-  enum class ProofStage : uint8_t { none, asked, offered, carried, told, waits };
+  // `answered`: that the key needs none, to be kept when there is a link.
+  enum class ProofStage : uint8_t { none, asked, answered, offered, carried, told, waits };
   struct Proving {
     ProofStage stage = ProofStage::none;
     uint64_t round = 0;               // what is told of another one comes late
@@ -227,6 +230,10 @@ private:
     unsigned tries = 0;
     unsigned lost = 0; // were carried, and have not come
     link::Offer offer;
+    uint32_t key = 0;                    // that the peer is asked of with it
+    steering::KeyVerdict::Kind answer{}; // and what it has said
+    size_t got = 0;                      // bytes of what is read, where it takes several atomics
+    link::wire::Share read{};
     std::optional<link::Slots::Slot> local; // that the device has
   } proving_;
   Receipts receipts_;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // How a queue pair is proven to be the program's, where the peer's process demands that or has to
 // show the same: a few bytes of adverb's own go through it, into or out of a slot of the peer's
-// (link/proof.h). A request whose key the peer has said to be virtual waits meanwhile; those to the
-// device's own keys need none of this.
+// (link/proof.h). A request whose key the peer says to be virtual waits meanwhile; those to the
+// device's own keys need none of this. It begins while the link is still being made.
 #include "link/links.h"
 #include "model/qp.h"
 #include "observe/log.h"
@@ -18,6 +18,7 @@
 namespace adverb::model {
 
 using link::wire::Answer;
+using steering::KeyVerdict;
 using steering::Peer;
 
 namespace {
@@ -35,6 +36,7 @@ constexpr std::chrono::milliseconds going{500};
 // Who has proven nothing is waited for no longer, whatever it has answered before: nobody knows
 // that it is the other end. As long as for a bind.
 constexpr std::chrono::seconds wait_due{60};
+constexpr uint32_t atomic_bytes = 8;
 
 } // namespace
 
@@ -45,17 +47,17 @@ void Qp::forget_proof(bool proven) {
   proving_.tries = 0;
   proving_.lost = 0;
   proving_.limited = false;
+  proving_.answer = KeyVerdict::Kind::unknown;
 }
 
 bool Qp::waits_for_proof() const noexcept {
-  return messages_.asks_key() || proving_.stage == ProofStage::asked ||
-         proving_.stage == ProofStage::told || proving_.stage == ProofStage::waits;
+  return proving_.stage == ProofStage::asked || proving_.stage == ProofStage::told ||
+         proving_.stage == ProofStage::waits;
 }
 
-// Called before the peer is asked for something. Who has it tried anew again and again gains no
-// time.
+// Called when the peer is asked for something. Who has it tried anew again and again gains no time.
 void Qp::limit_wait() {
-  if (!waits_for_proof() && proving_.tries == 0)
+  if (proving_.tries == 0)
     proving_.since = world().clock.now();
   if (std::exchange(proving_.limited, true))
     return;
@@ -92,18 +94,31 @@ void Qp::look_at_wait(uint64_t handle, uint64_t round) {
 }
 
 void Qp::prove(const steering::Request& r) {
-  if (proving_.stage == ProofStage::offered)
+  const uint32_t key = steering::remote_key(r.wr);
+  if (proving_.stage == ProofStage::offered && proving_.key == key)
     return carry_proof(r);
-  if (proving_.stage == ProofStage::carried)
+  if (proving_.local)
     device_.wish(); // the program need not poll for it
-  if (proving_.stage != ProofStage::none)
+  if (proving_.stage != ProofStage::none && proving_.stage != ProofStage::offered)
     return;
+  limit_wait();
   proving_.stage = ProofStage::asked;
-  world().links().claim(handle_, [weak = weak_from_this(), handle = handle_,
-                                  round = proving_.round](const link::Offer& offer) {
-    if (const auto self = weak.lock())
-      self->on_offer(handle, round, offer);
-  });
+  proving_.key = key;
+  world().links().claim(handle_, key,
+                        [weak = weak_from_this(), handle = handle_,
+                         round = proving_.round](const link::Offer& offer) {
+                          if (const auto self = weak.lock())
+                            self->on_offer(handle, round, offer);
+                        });
+}
+
+// Of the key that was asked of, once there is somewhere to keep it.
+void Qp::learn_answer() {
+  if (peer_ != Peer::linked || proving_.answer == KeyVerdict::Kind::unknown)
+    return;
+  messages_.learn(proving_.key, std::exchange(proving_.answer, KeyVerdict::Kind::unknown));
+  if (proving_.stage == ProofStage::answered)
+    proving_.stage = ProofStage::none;
 }
 
 void Qp::on_offer(uint64_t handle, uint64_t round, const link::Offer& offer) {
@@ -112,10 +127,17 @@ void Qp::on_offer(uint64_t handle, uint64_t round, const link::Offer& offer) {
     const std::lock_guard hold(lock_);
     if (handle != handle_ || round != proving_.round || proving_.stage != ProofStage::asked)
       return;
-    // A device that may have no READ outstanding would fail it.
-    const bool possible = offer.kind != link::SlotKind::read || attr_.max_rd_atomic != 0;
-    if (offer.answer == Answer::ok && possible) {
+    // A device that may have no READ or atomic outstanding would fail it.
+    const bool possible = offer.kind == link::SlotKind::write || attr_.max_rd_atomic != 0;
+    if (offer.answer == Answer::real_key) {
+      proving_.answer = KeyVerdict::Kind::real;
+      proving_.stage = ProofStage::answered;
+      learn_answer();
+    } else if (offer.answer == Answer::ok && possible) {
+      proving_.answer = KeyVerdict::Kind::virtual_key;
+      learn_answer();
       proving_.offer = offer;
+      proving_.got = 0;
       proving_.stage = ProofStage::offered;
     } else if (offer.answer == Answer::not_there) {
       try_proof_later(pause);
@@ -151,9 +173,16 @@ void Qp::carry_proof(const steering::Request& r) {
   ibv_send_wr wr{};
   wr.sg_list = &element;
   wr.num_sge = 1;
-  wr.opcode = offer.kind == link::SlotKind::write ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ;
-  wr.wr.rdma.remote_addr = offer.address;
-  wr.wr.rdma.rkey = offer.rkey;
+  if (offer.kind == link::SlotKind::atomic) {
+    element.length = atomic_bytes;
+    wr.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD; // of 0
+    wr.wr.atomic.remote_addr = offer.address + proving_.got;
+    wr.wr.atomic.rkey = offer.rkey;
+  } else {
+    wr.opcode = offer.kind == link::SlotKind::write ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ;
+    wr.wr.rdma.remote_addr = offer.address;
+    wr.wr.rdma.rkey = offer.rkey;
+  }
   if (const int refused = device_.post_aside(r, wr); refused != 0) {
     pd_->slots->give(local);
     if (refused != EAGAIN) // a child's, on a device that its parent has opened
@@ -162,22 +191,42 @@ void Qp::carry_proof(const steering::Request& r) {
   }
   proving_.local = local;
   proving_.stage = ProofStage::carried;
+  // The peer looks for it a while, which is long enough for most; else it is told when it has it.
+  if (offer.kind == link::SlotKind::write && proving_.tries == 0)
+    tell_proof();
+}
+
+void Qp::tell_proof() {
+  proving_.stage = ProofStage::told;
+  world().links().prove(
+      handle_, proving_.read,
+      [weak = weak_from_this(), handle = handle_, round = proving_.round](Answer answer) {
+        if (const auto self = weak.lock())
+          self->on_proof(handle, round, answer);
+      });
 }
 
 void Qp::aside_landed(bool ok) {
-  const link::wire::Share read = pd_->slots->look(*proving_.local);
+  const link::wire::Share came = pd_->slots->look(*proving_.local);
   pd_->slots->give(*proving_.local);
   proving_.local.reset();
-  if (proving_.stage != ProofStage::carried)
-    return;
-  proving_.stage = ok ? ProofStage::told : ProofStage::none;
-  if (ok)
-    world().links().prove(
-        handle_, read,
-        [weak = weak_from_this(), handle = handle_, round = proving_.round](Answer answer) {
-          if (const auto self = weak.lock())
-            self->on_proof(handle, round, answer);
-        });
+  const bool written = proving_.offer.kind == link::SlotKind::write;
+  if (!ok && (proving_.stage == ProofStage::carried || proving_.stage == ProofStage::told)) {
+    proving_.stage = ProofStage::none; // its queue pair is in ERR
+  } else if (proving_.stage == ProofStage::carried && written && proving_.tries == 0) {
+    try_proof_later(pause); // it was looked for too early
+  } else if (proving_.stage == ProofStage::carried && written) {
+    tell_proof();
+  } else if (proving_.stage == ProofStage::carried) {
+    const bool in_words = proving_.offer.kind == link::SlotKind::atomic;
+    const size_t bytes = in_words ? atomic_bytes : came.size();
+    std::copy_n(came.begin(), bytes, proving_.read.begin() + static_cast<ptrdiff_t>(proving_.got));
+    proving_.got += bytes;
+    if (proving_.got < proving_.read.size())
+      proving_.stage = ProofStage::offered; // the next word
+    else
+      tell_proof();
+  }
 }
 
 void Qp::on_proof(uint64_t handle, uint64_t round, Answer answer) {
@@ -186,11 +235,16 @@ void Qp::on_proof(uint64_t handle, uint64_t round, Answer answer) {
     const std::lock_guard hold(lock_);
     if (handle != handle_ || round != proving_.round || proving_.stage != ProofStage::told)
       return;
-    if (answer == Answer::ok)
+    if (answer == Answer::ok) {
+      learn_answer();
       forget_proof(true);
-    else if (answer == Answer::not_there && !(type_ == IBV_QPT_UC && ++proving_.lost == lost_max))
-      try_proof_later(pause);
-    else
+    } else if (answer == Answer::not_there &&
+               !(type_ == IBV_QPT_UC && ++proving_.lost == lost_max)) {
+      if (proving_.local)
+        proving_.stage = ProofStage::carried; // once it is there
+      else
+        try_proof_later(pause);
+    } else
       left = give_proof_up();
     send_.turn();
   }

@@ -24,6 +24,8 @@ void Qp::captured(const ibv_qp_attr& attr, int mask) {
     responder_resources_ = attr.max_dest_rd_atomic;
   if ((mask & IBV_QP_PORT) != 0)
     attr_.port_num = attr.port_num;
+  if ((mask & IBV_QP_PKEY_INDEX) != 0)
+    attr_.pkey_index = attr.pkey_index;
   if ((mask & IBV_QP_AV) != 0)
     attr_.ah_attr = attr.ah_attr;
   if ((mask & IBV_QP_DEST_QPN) != 0)

@@ -52,7 +52,7 @@ struct LinkSettings {
   };
 
   uint16_t port = 7771;
-  std::chrono::milliseconds hello_timeout{200};
+  std::chrono::milliseconds hello_timeout{3500};
   std::chrono::microseconds spin{50}; // after the last message, before who takes them sleeps
   std::vector<Cidr> allow;            // other hosts that may link; empty: all
   Proof proof = Proof::others;

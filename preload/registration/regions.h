@@ -99,6 +99,13 @@ public:
   bool may_be_virtual(uint32_t key) const noexcept { return filter_.may_hold(key); }
   // A key that only ever names such regions, whether one lives under it now or not.
   bool is_reserved(uint32_t key) const { return keys_.owns(key); }
+  // For a peer, who keeps that a key is not.
+  bool is_virtual_to_peer(uint32_t key) {
+    if (is_reserved(key))
+      return true;
+    told_real(key);
+    return false;
+  }
   void told_real(uint32_t key) { keys_.told_real(key); }
   // Keeps a virtual key from being given to another region; null if none lives under it. May
   // outlive this.

@@ -16,9 +16,10 @@ Fit by_virtual_key(const Facts& facts) noexcept {
     return Fit::ask_peer;
   case Peer::stock:
     return Fit::no;
-  case Peer::asking:
   case Peer::lost:
     return Fit::wait;
+  case Peer::asking: // what has to be known besides is asked meanwhile
+    return Fit::ask_key;
   case Peer::linked:
     break;
   }

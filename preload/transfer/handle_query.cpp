@@ -8,12 +8,10 @@ void run_query(const Request& request, ReplyToken token) {
   if (request.target == nullptr)
     return token.answer(Status::refused);
   auto& regions = request.target->regions();
-  if (regions.is_reserved(request.header.key)) {
-    request.told.tell(regions, request.header.key);
-    return token.answer(Status::ok);
-  }
-  regions.told_real(request.header.key);
-  token.answer(Status::not_virtual);
+  if (!regions.is_virtual_to_peer(request.header.key))
+    return token.answer(Status::not_virtual);
+  request.told.tell(regions, request.header.key);
+  token.answer(Status::ok);
 }
 
 } // namespace adverb::transfer

@@ -57,7 +57,6 @@ public:
     initiator_->learn(rkey, kind);
   }
   void ask_key(uint32_t rkey);
-  bool asks_key() const noexcept { return asked_.has_value(); } // and has no answer yet
 
   // How the peer knows the immediate that is to be the connection's `number`th to take a receive.
   uint64_t receipt(const steering::Request& r, uint64_t number) const noexcept {

@@ -246,23 +246,18 @@ void Responder::serve_waiting() {
 }
 
 // The queue pair that is meant, if the peer's is bound to it over this channel: whoever else knows
-// its name may ask nothing of it. And who has not proven yet to be that peer may ask what its keys
-// name, and no more: what of its requests has to be proven is known by that.
+// its name may ask nothing of it, nor who has not proven yet to be that peer.
 Target* Responder::target_of(const RequestHeader& r) const noexcept {
   using Binding = link::Channel::Binding;
   if (channel_->down())
     return nullptr;
-  const Binding binding = channel_->binding(r.target, r.source);
-  const bool asks = r.kind == static_cast<uint8_t>(Kind::query);
-  return binding == Binding::bound || (binding == Binding::unproven && asks)
-             ? targets_.find(r.target)
-             : nullptr;
+  return channel_->binding(r.target, r.source) == Binding::bound ? targets_.find(r.target)
+                                                                 : nullptr;
 }
 
 void Responder::note_unbound(const RequestHeader& r) {
   using Binding = link::Channel::Binding;
-  const Binding binding = channel_->binding(r.target, r.source);
-  if (r.target == 0 || (binding != Binding::none && binding != Binding::unproven))
+  if (r.target == 0 || channel_->binding(r.target, r.source) != Binding::none)
     return; // it was sent before the peer unbound, or the queue pair has ended here
   world_.counters.count(Counter::requests_unbound);
   if (world_.log.every("unbound-request", 60))

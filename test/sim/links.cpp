@@ -4,12 +4,17 @@
 #include "transfer/messages.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 
 namespace sim {
 
 namespace link = adverb::link;
+
+// As the real owner's, but for a shorter time.
+constexpr std::chrono::milliseconds look_again{5};
+constexpr int looks_max = 4;
 
 Channel::Channel(link::Progress& progress, Role role, uint32_t fibre, uint32_t credits,
                  uint32_t reported, size_t message_max, uint8_t version)
@@ -341,7 +346,7 @@ void Links::withdraw(uint32_t, ibv_device*, uint64_t handle) {
 }
 
 void Links::bind(const link::LocalQp& qp, uint8_t, std::function<void(link::Bound)> done) {
-  const auto search = std::make_shared<Search>(Search{qp, std::move(done)});
+  const auto search = std::make_shared<Search>(Search{qp, std::move(done), false, nullptr});
   searches_.push_back(search);
   world_.service.run([this, search] { seek(search, 0); });
 }
@@ -406,6 +411,7 @@ bool Links::find(Search& search) {
   const auto client = net_.shared_ && kept && !kept->down() ? kept : open_to(*theirs.links);
   kept = client;
   const auto done = search.done;
+  const auto claim = search.claim;
   cancel(qp.handle);
   const std::shared_ptr server =
       std::static_pointer_cast<Channel>(client->peer->shared_from_this());
@@ -414,6 +420,8 @@ bool Links::find(Search& search) {
   // What it was bound to before is unbound with it, but nothing is proven by that any more.
   bound_.insert(bound_.begin(), {qp.handle, theirs.qp.handle, server, theirs.links});
   done({link::Verdict::adverb, client, theirs.qp.handle, {}, true, proven});
+  if (claim && !proven)
+    claim();
   return true;
 }
 
@@ -425,7 +433,7 @@ void Links::give_up(uint64_t handle) {
   claims_.erase(at);
 }
 
-link::Offer Links::make_claim(uint64_t handle) {
+link::Offer Links::make_claim(uint64_t handle, uint32_t key) {
   using link::wire::Answer;
   give_up(handle);
   const auto bound = std::ranges::find(bound_, handle, &Bound::handle);
@@ -434,18 +442,28 @@ link::Offer Links::make_claim(uint64_t handle) {
   });
   if (bound == bound_.end() || found == net_.published_.end())
     return {Answer::no_such_qp};
+  // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): the list may change meanwhile
+  const link::LocalQp theirs = found->qp;
+  if (!theirs.is_virtual(key))
+    return {Answer::real_key};
   Claim claim;
-  claim.slots = found->qp.slots.lock();
-  const bool may_write = (found->qp.access & IBV_ACCESS_REMOTE_WRITE) != 0;
-  if (!may_write && (found->qp.access & IBV_ACCESS_REMOTE_READ) == 0)
+  claim.slots = theirs.slots.lock();
+  // Of any kind that the queue pair could be used by: programs' allow all.
+  constexpr unsigned all =
+      IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+  constexpr std::array without{0U, unsigned{IBV_ACCESS_REMOTE_WRITE},
+                               unsigned{IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ}};
+  const unsigned left_out =
+      (theirs.access & all) == all ? without[net_.choices.between(0, without.size() - 1)] : 0;
+  const auto kind = link::slot_kind_for(theirs.access & ~left_out, theirs.responder_resources);
+  if (kind == link::SlotKind::none)
     return {Answer::refused};
-  const auto kind = may_write ? link::SlotKind::write : link::SlotKind::read;
   if (const int rc = claim.slots->take(kind, claim.slot); rc != 0)
     return {rc == EAGAIN ? Answer::not_there : Answer::no_resources};
   for (auto& byte : claim.share)
     byte = static_cast<uint8_t>(net_.choices.between(1, 255));
   link::Offer offer{Answer::ok, kind, claim.slot.rkey, claim.slot.address};
-  if (may_write)
+  if (kind == link::SlotKind::write)
     offer.share = claim.share;
   else
     claim.slots->put(claim.slot, claim.share);
@@ -454,35 +472,53 @@ link::Offer Links::make_claim(uint64_t handle) {
 }
 
 // The peer may have no slot just now, or find nothing in it.
-void Links::claim(uint64_t handle, std::function<void(const link::Offer&)> offered) {
-  world_.service.run([this, handle, offered = std::move(offered)] {
-    offered(puts_off(handle) ? link::Offer{link::wire::Answer::not_there} : make_claim(handle));
+void Links::claim(uint64_t handle, uint32_t key, std::function<void(const link::Offer&)> offered) {
+  const auto claim = [this, handle, key, offered = std::move(offered)] {
+    offered(puts_off(handle) ? link::Offer{link::wire::Answer::not_there}
+                             : make_claim(handle, key));
+  };
+  world_.service.run([this, handle, claim] {
+    const auto search = std::ranges::find_if(
+        searches_, [handle](const auto& s) { return s->qp.handle == handle && !s->over; });
+    if (search != searches_.end())
+      (*search)->claim = claim;
+    else
+      claim();
   });
 }
 
 void Links::prove(uint64_t handle, const link::wire::Share& read,
                   std::function<void(link::wire::Answer)> done) {
-  world_.service.run([this, handle, read, done = std::move(done)] {
-    using link::wire::Answer;
-    const auto bound = std::ranges::find(bound_, handle, &Bound::handle);
-    const auto at = claims_.find(handle);
-    if (bound == bound_.end())
+  world_.service.run([this, handle, read, done = std::move(done)] { look(handle, read, done, 0); });
+}
+
+// What is written may be told of before it is there.
+void Links::look(uint64_t handle, const link::wire::Share& read,
+                 const std::function<void(link::wire::Answer)>& done, int looks) {
+  using link::wire::Answer;
+  const auto bound = std::ranges::find(bound_, handle, &Bound::handle);
+  const auto at = claims_.find(handle);
+  if (bound == bound_.end())
+    return;
+  auto answer = Answer::not_there;
+  if (at != claims_.end() && !puts_off(handle)) {
+    const Claim& claim = at->second;
+    const bool written = claim.slot.kind == link::SlotKind::write;
+    const auto found = written ? claim.slots->look(claim.slot) : read;
+    if (found == claim.share)
+      answer = Answer::ok;
+    else if (found != link::wire::Share{})
+      answer = Answer::refused;
+    else if (looks < looks_max) {
+      world_.service.after(
+          look_again, [this, handle, read, done, looks] { look(handle, read, done, looks + 1); });
       return;
-    auto answer = Answer::not_there;
-    if (at != claims_.end() && !puts_off(handle)) {
-      const Claim& claim = at->second;
-      const bool written = claim.slot.kind == link::SlotKind::write;
-      const auto found = written ? claim.slots->look(claim.slot) : read;
-      if (found == claim.share)
-        answer = Answer::ok;
-      else if (found != link::wire::Share{})
-        answer = Answer::refused;
     }
-    if (answer == Answer::ok)
-      bound->server->prove(bound->theirs, handle);
-    give_up(handle);
-    done(answer);
-  });
+  }
+  if (answer == Answer::ok)
+    bound->server->prove(bound->theirs, handle);
+  give_up(handle);
+  done(answer);
 }
 
 // What was sent before may arrive behind it.

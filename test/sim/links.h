@@ -128,7 +128,8 @@ public:
   void bind(const adverb::link::LocalQp& qp, uint8_t,
             std::function<void(adverb::link::Bound)> done) override;
   void cancel_bind(uint64_t handle) override { cancel(handle); }
-  void claim(uint64_t handle, std::function<void(const adverb::link::Offer&)> offered) override;
+  void claim(uint64_t handle, uint32_t key,
+             std::function<void(const adverb::link::Offer&)> offered) override;
   void prove(uint64_t handle, const adverb::link::wire::Share& read,
              std::function<void(adverb::link::wire::Answer)> done) override;
   void unbind(uint64_t handle) override;
@@ -148,6 +149,7 @@ private:
     adverb::link::LocalQp qp;
     std::function<void(adverb::link::Bound)> done;
     bool over = false;
+    std::function<void()> claim; // when it is bound
   };
   bool find(Search& search); // true: it is over
   void cancel(uint64_t handle);
@@ -181,7 +183,9 @@ private:
     return put_off_[handle] < 2 && net_.choices.once_in(4) && ++put_off_[handle] != 0;
   }
   void give_up(uint64_t handle);
-  adverb::link::Offer make_claim(uint64_t handle);
+  adverb::link::Offer make_claim(uint64_t handle, uint32_t key);
+  void look(uint64_t handle, const adverb::link::wire::Share& read,
+            const std::function<void(adverb::link::wire::Answer)>& done, int looks);
 };
 
 } // namespace sim

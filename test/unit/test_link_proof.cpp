@@ -17,8 +17,10 @@ namespace wire = link::wire;
 using link::SlotKind;
 using wire::Answer;
 
+constexpr uint32_t some_key = 4711; // queue pairs here are asked of none
 constexpr unsigned writes = IBV_ACCESS_REMOTE_WRITE;
 constexpr unsigned reads = IBV_ACCESS_REMOTE_READ;
+constexpr unsigned atomics = IBV_ACCESS_REMOTE_ATOMIC;
 
 struct Domain {
   Domain() { CHECK_THAT(context != nullptr && pd != nullptr && cq != nullptr); }
@@ -78,22 +80,34 @@ struct QueuePair {
     link::Slots::Slot mine;
     CHECK_THAT(domain.slots->take(SlotKind::local, mine) == 0);
     domain.slots->put(mine, offer.share);
-    ibv_sge element{mine.address, sizeof offer.share, mine.lkey};
-    ibv_send_wr wr{};
-    wr.sg_list = &element;
-    wr.num_sge = 1;
-    wr.opcode = offer.kind == SlotKind::write ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ;
-    wr.send_flags = IBV_SEND_SIGNALED;
-    wr.wr.rdma.remote_addr = offer.address;
-    wr.wr.rdma.rkey = offer.rkey;
-    ibv_send_wr* bad = nullptr;
-    CHECK_THAT(ibv_post_send(qp, &wr, &bad) == 0);
-    ibv_wc wc{};
-    while (ibv_poll_cq(domain.cq, 1, &wc) == 0)
-      std::this_thread::yield();
+    const bool in_words = offer.kind == SlotKind::atomic;
+    const uint32_t each = in_words ? 8 : sizeof offer.share;
+    bool good = true;
+    for (uint32_t at = 0; good && at < sizeof offer.share; at += each) {
+      ibv_sge element{mine.address + at, each, mine.lkey};
+      ibv_send_wr wr{};
+      wr.sg_list = &element;
+      wr.num_sge = 1;
+      wr.send_flags = IBV_SEND_SIGNALED;
+      if (in_words) {
+        wr.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
+        wr.wr.atomic.remote_addr = offer.address + at;
+        wr.wr.atomic.rkey = offer.rkey;
+      } else {
+        wr.opcode = offer.kind == SlotKind::write ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ;
+        wr.wr.rdma.remote_addr = offer.address;
+        wr.wr.rdma.rkey = offer.rkey;
+      }
+      ibv_send_wr* bad = nullptr;
+      CHECK_THAT(ibv_post_send(qp, &wr, &bad) == 0);
+      ibv_wc wc{};
+      while (ibv_poll_cq(domain.cq, 1, &wc) == 0)
+        std::this_thread::yield();
+      good = wc.status == IBV_WC_SUCCESS;
+    }
     read = domain.slots->look(mine);
     domain.slots->give(mine);
-    return wc.status == IBV_WC_SUCCESS;
+    return good;
   }
 
   Domain& domain;
@@ -105,7 +119,7 @@ struct QueuePair {
 link::Offer claim(uint64_t handle) {
   std::promise<link::Offer> promise;
   auto offer = promise.get_future();
-  links().claim(handle, [&](const link::Offer& o) { promise.set_value(o); });
+  links().claim(handle, some_key, [&](const link::Offer& o) { promise.set_value(o); });
   CHECK_THAT(offer.wait_for(30s) == std::future_status::ready);
   return offer.get();
 }
@@ -163,7 +177,7 @@ Answer prove_by_using(QueuePair& pair, uint64_t handle, SlotKind kind) {
 bool a_queue_pair_is_proven_by_using_it() {
   for (const auto& [access, kind] :
        {std::pair{writes, SlotKind::write}, std::pair{reads, SlotKind::read},
-        std::pair{writes | reads, SlotKind::write}}) {
+        std::pair{atomics, SlotKind::atomic}, std::pair{writes | reads, SlotKind::write}}) {
     Place place;
     Node owner(place.proving(place.port), owns(access));
     const uint32_t theirs = owner.told();
@@ -192,7 +206,7 @@ bool a_queue_pair_is_proven_by_using_it() {
 
 bool a_queue_pair_that_lets_its_peer_do_nothing_cannot_be_proven() {
   Place place;
-  Node owner(place.proving(place.port), owns(IBV_ACCESS_REMOTE_ATOMIC));
+  Node owner(place.proving(place.port), owns(0));
   const uint32_t theirs = owner.told();
   Node seeker(place.proving(place.port), [&](Node& me) {
     install();
@@ -214,7 +228,7 @@ bool a_queue_pair_that_lets_its_peer_do_nothing_cannot_be_proven() {
 // It knows all numbers of the queue pair that it says is its own, and has another, of another
 // domain of the owner's.
 bool who_cannot_use_the_queue_pair_proves_nothing() {
-  for (const unsigned access : {writes, reads}) {
+  for (const unsigned access : {writes, reads, atomics}) {
     Place place;
     Node owner(place.proving(place.port), owns(access));
     const uint32_t theirs = owner.told();
@@ -356,8 +370,10 @@ bool who_has_not_the_queue_pair_is_not_taken_for_its_owner() {
 class Relay {
 public:
   // `listener`: where the one connects to; it is the relay's.
-  Relay(int listener, uint16_t to, wire::Type type, size_t offset)
-      : listener_(listener), to_(at(to)), type_(type), offset_(offset) {
+  // `until`: nothing of the owner's passes before one of the seeker's of that type has.
+  Relay(int listener, uint16_t to, wire::Type type, size_t offset,
+        std::optional<wire::Type> until = std::nullopt)
+      : listener_(listener), to_(at(to)), type_(type), offset_(offset), until_(until) {
     thread_ = std::thread([this] { run(); });
   }
   ~Relay() {
@@ -405,13 +421,16 @@ private:
         if (n <= 0)
           return;
         unsent[i].insert(unsent[i].end(), bytes.begin(), bytes.begin() + n);
-        pass(unsent[i], ends[1 - i]);
+        pass(unsent[i], ends[1 - i], i == 0);
+        pass(unsent[1], left, false); // what was held back
       }
     }
   }
-  void pass(std::vector<std::byte>& bytes, int to) {
+  void pass(std::vector<std::byte>& bytes, int to, bool seekers) {
     wire::Frame frame{};
-    while (wire::parse(bytes, frame) == wire::Parse::complete) {
+    while ((seekers || !held_back_) && wire::parse(bytes, frame) == wire::Parse::complete) {
+      if (frame.type == until_)
+        held_back_ = false;
       if (frame.type == type_ && !altered_.exchange(true))
         bytes[sizeof(wire::Header) + offset_] ^= std::byte{1};
       if (send(to, bytes.data(), frame.bytes, MSG_NOSIGNAL) < 0)
@@ -424,9 +443,56 @@ private:
   const sockaddr_in to_;
   const wire::Type type_;
   const size_t offset_;
+  const std::optional<wire::Type> until_;
   std::atomic<bool> altered_{false};
+  bool held_back_ = until_.has_value();
   std::thread thread_;
 };
+
+// A port of this host that is listened on, for a relay.
+int listen_somewhere(uint16_t& port) {
+  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in own{};
+  own.sin_family = AF_INET;
+  own.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t bytes = sizeof own;
+  CHECK_THAT(::bind(listener, reinterpret_cast<const sockaddr*>(&own), bytes) == 0 &&
+             listen(listener, 8) == 0 &&
+             getsockname(listener, reinterpret_cast<sockaddr*>(&own), &bytes) == 0);
+  port = ntohs(own.sin_port);
+  return listener;
+}
+
+// So that over a long way the proof is the second flight.
+bool all_that_is_asked_for_goes_with_the_hello() {
+  Place place;
+  Node owner(place.proving(place.port), owns(writes));
+  const uint32_t theirs = owner.told();
+  uint16_t relayed = 0;
+  const int listener = listen_somewhere(relayed);
+  Node seeker(place.proving(relayed), [&](Node& me) {
+    install();
+    Domain domain;
+    QueuePair pair(domain, 0);
+    me.tell(pair.qp->qp_num);
+    CHECK_THAT(me.hear('c'));
+    pair.connect(theirs);
+    std::promise<link::Bound> bound;
+    links().bind(pair.local(1), protocol, [&](const link::Bound& b) { bound.set_value(b); });
+    const auto offer = claim(1);
+    wire::Share read{};
+    CHECK_THAT(offer.answer == Answer::ok && pair.carry(offer, read));
+    CHECK_THAT(prove(1) == Answer::ok);
+    CHECK_THAT(bound.get_future().get().verdict == Verdict::adverb);
+  });
+  owner.tell(seeker.told());
+  if (!owner.hear('r'))
+    return false;
+  // No answer comes before that of the slot is asked for.
+  const Relay relay(listener, place.port, wire::Type::unbind, 0, wire::Type::claim);
+  seeker.say('c');
+  return seeker.ended_well();
+}
 
 // What one says of itself and the other hears is the same, or nothing is proven.
 bool a_relay_that_alters_anything_is_found_out() {
@@ -461,15 +527,8 @@ bool a_relay_that_alters_anything_is_found_out() {
     Node owner(place.proving(place.port), owns(writes));
     const uint32_t theirs = owner.told();
     // Before others are forked that shall know its port.
-    const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in own{};
-    own.sin_family = AF_INET;
-    own.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t bytes = sizeof own;
-    CHECK_THAT(::bind(listener, reinterpret_cast<const sockaddr*>(&own), bytes) == 0 &&
-               listen(listener, 8) == 0 &&
-               getsockname(listener, reinterpret_cast<sockaddr*>(&own), &bytes) == 0);
-    const uint16_t relayed = ntohs(own.sin_port);
+    uint16_t relayed = 0;
+    const int listener = listen_somewhere(relayed);
     Node seeker(place.proving(relayed), [&](Node& me) {
       install();
       Domain domain;
@@ -506,6 +565,7 @@ constexpr Case cases[] = {
     CASE(who_cannot_use_the_queue_pair_proves_nothing),
     CASE(what_has_been_proven_nobody_else_proves_again),
     CASE(who_has_not_the_queue_pair_is_not_taken_for_its_owner),
+    CASE(all_that_is_asked_for_goes_with_the_hello),
     CASE(a_relay_that_alters_anything_is_found_out),
 };
 

@@ -81,7 +81,8 @@ TEST_CASE("the bytes of a frame are those of wire version 2") {
   CHECK(sizeof(wire::Hello) == 64);
   CHECK(sizeof(wire::HelloAck) == 96);
   CHECK(sizeof(wire::Bind) == 56);
-  CHECK(sizeof(wire::Companion) == 48);
+  CHECK(sizeof(wire::Companion) == 56);
+  CHECK(sizeof(wire::Claim) == 16);
   CHECK(sizeof(wire::CompanionAck) == 48);
 }
 

@@ -370,7 +370,7 @@ TEST_CASE("who has proven nothing is waited for a minute, and the device judges 
   Program& a = two.a;
   Program& b = two.b;
   REQUIRE(a.post(IBV_WR_RDMA_WRITE, 1, 0, 64, b, 200, b.mr->rkey) == 0);
-  two.settle(); // the key is answered, and the claim that follows is not
+  two.settle(); // the claim is not answered
   a.bench.service.pass(std::chrono::seconds(59));
   two.settle();
   CHECK(a.poll().empty());
