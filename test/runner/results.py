@@ -70,8 +70,11 @@ def from_tap(suite, script, output, status):
 
 
 def summary(report):
-    """The table and, as the last line, the counts a machine may read."""
-    lines = [f"{'suite':<18}{'passed':>8}{'failed':>8}{'skipped':>9}{'seconds':>9}"]
+    """What failed, the table and, as the last line, the counts a machine may read."""
+    # Here too: who keeps the end of a long log alone shall know.
+    lines = [f"FAILED {r.suite}: {r.name}: {r.reason}"[:400] for r in report.results if r.outcome == FAILED]
+    lines += [""] if lines else []
+    lines += [f"{'suite':<18}{'passed':>8}{'failed':>8}{'skipped':>9}{'seconds':>9}"]
     for suite, seconds in report.seconds.items():
         counts = [report.count(outcome, suite) for outcome in (PASSED, FAILED, SKIPPED)]
         lines.append(f"{suite:<18}{counts[0]:>8}{counts[1]:>8}{counts[2]:>9}{seconds:>9.0f}")
