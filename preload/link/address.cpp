@@ -275,4 +275,15 @@ std::optional<uid_t> user_here(int fd) {
   return user && user == name_of_unknown() ? unknown_user : user;
 }
 
+bool may_vouch(const policy::LinkSettings& settings) {
+  return settings.key.empty() && settings.proof != policy::Proof::all;
+}
+
+bool is_vouched_for(const policy::LinkSettings& settings, int fd) {
+  if (!may_vouch(settings))
+    return false;
+  const auto user = user_here(fd);
+  return user && (*user == geteuid() || *user == 0);
+}
+
 } // namespace adverb::link

@@ -27,6 +27,13 @@ std::string to_text(const sockaddr_in6& address);
 inline constexpr uid_t unknown_user = UINT32_MAX;
 std::optional<uid_t> user_here(int fd);
 
+// Whether the kernel's word would do under `settings`, which demand neither a key nor that all be
+// proven; and whether it is had: that the other end is a process of this user's or of root's on
+// this host, which could do as it likes with this one anyway. Who has closed the connection
+// meanwhile, so that nobody knows whose it was, is nobody.
+bool may_vouch(const policy::LinkSettings& settings);
+bool is_vouched_for(const policy::LinkSettings& settings, int fd);
+
 // Whether an address (v4-mapped for IPv4) is one of this network namespace's own.
 bool is_own(const in6_addr& address);
 

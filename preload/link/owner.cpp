@@ -41,17 +41,6 @@ constexpr size_t waiting_max = 65536;
 
 } // namespace
 
-// Whose queue pairs need no proof: this user's and root's processes on this host, whatever
-// addresses they use, are who could do as they like with this one anyway. Who has closed the
-// connection meanwhile, so that nobody knows whose it was, is nobody.
-bool Owner::vouches(int fd) const {
-  const auto& settings = world_.policy().link();
-  if (!settings.key.empty() || settings.proof == policy::Proof::all)
-    return false;
-  const auto user = user_here(fd);
-  return user && (*user == geteuid() || *user == 0);
-}
-
 // Who may bind at all, and prove what it has bound: everybody, but where the policy names addresses
 // of other hosts.
 bool Owner::admits(int fd) const {
@@ -79,7 +68,7 @@ void Owner::accept(int fd, const wire::Hello& hello) {
   } else if (!meet) {
     ack.answer = static_cast<uint32_t>(Answer::wrong_version);
   } else if (settings.key.empty()) {
-    link->vouched = vouches(fd);
+    link->vouched = is_vouched_for(settings, fd);
     link->trusted = link->vouched || admits(fd);
     if (!link->trusted)
       ack.answer = static_cast<uint32_t>(Answer::refused);

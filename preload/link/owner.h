@@ -39,7 +39,6 @@ public:
 
 private:
   using Link = owning::Link;
-  bool vouches(int fd) const;
   bool admits(int fd) const;
   void on_frame(const std::shared_ptr<Link>& link, const wire::Frame& frame);
   bool is_here(const wire::Bind& bind) const;

@@ -41,6 +41,7 @@ struct Claim {
   std::shared_ptr<Slots> slots;
   Slots::Slot slot;
   KeyPair pair;
+  wire::Word word{};              // what the slot holds, if it is of atomics
   std::chrono::nanoseconds since; // of the World's clock
   uint64_t timer = 0;             // until it is over, or until the slot is looked at again
   int looks = 0;

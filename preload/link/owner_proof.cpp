@@ -71,14 +71,20 @@ Answer Owner::make_claim(const std::shared_ptr<Link>& link, const wire::Claim& a
     rc = slots->take(kind, taken);
   if (rc != 0)
     return rc == EAGAIN ? Answer::not_there : Answer::no_resources;
-  owning::Claim claim{slots, taken, new_key_pair(world_.entropy), world_.clock.now()};
+  owning::Claim claim{slots, taken, new_key_pair(world_.entropy), {}, world_.clock.now()};
   slot.kind = static_cast<uint32_t>(kind);
   slot.index = taken.index;
   slot.rkey = taken.rkey;
-  if (kind == SlotKind::write)
-    slot.share = claim.pair.open;
-  else
+  if (kind == SlotKind::read)
     slots->put(taken, claim.pair.open);
+  else
+    slot.share = claim.pair.open;
+  if (kind == SlotKind::atomic) {
+    world_.entropy.fill(claim.word.data(), claim.word.size());
+    wire::Share shown{};
+    std::ranges::copy(claim.word, shown.begin());
+    slots->put(taken, shown);
+  }
   claim.timer = world_.service.after(claim_due, [this, weak = std::weak_ptr(link), peers] {
     if (const auto l = weak.lock())
       give_up(l, peers);
@@ -183,6 +189,7 @@ Answer Owner::judge(const std::shared_ptr<Link>& link, const wire::Prove& prove,
   transcript.companion_ack = channel->answered;
   transcript.identity = prove.identity;
   transcript.owner_share = its.pair.open;
+  transcript.word = its.word;
   const bool written = its.slot.kind == SlotKind::write;
   transcript.initiator_share = written ? its.slots->look(its.slot) : prove.share;
   const auto proof = prove_as_owner(its.pair, world_.policy().link().key, transcript);

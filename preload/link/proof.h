@@ -5,8 +5,11 @@
 // queue pair alone, into or out of a slot of the owner's (slots.h), the other over the control
 // connection; so the secret that follows from both is known to who uses this end of the queue pair
 // and to who has the memory at its other end, and to nobody who hears, alters or relays the
-// connection. What is proven is a transcript: both queue pairs, both processes, and the companion
-// queue pair over which requests are to come, whose numbers were exchanged over the connection.
+// connection. Where nothing but a word can be had by the queue pair it is a random one beside the
+// keys, which then both travel over the connection: who relays that would have to find it, from a
+// MAC over it, before the slot's time is over. What is proven is a transcript: both queue pairs,
+// both processes, and the companion queue pair over which requests are to come, whose numbers were
+// exchanged over the connection.
 //
 // The initiator's process has one more key pair, which is its *identity*: who has proven a queue
 // pair once is the only one who may prove it again.
@@ -46,6 +49,7 @@ struct Transcript {
   wire::Share identity; // the initiator's
   wire::Share initiator_share;
   wire::Share owner_share;
+  wire::Word word; // that was read by the queue pair, 0 where a share was
 };
 
 // What an end can say once it has all shares.

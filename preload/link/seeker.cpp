@@ -36,21 +36,10 @@ constexpr std::chrono::milliseconds remember_refusal{50};
 // there has been one, or it has said so by its banner, it is waited for.
 constexpr std::chrono::seconds answer_due{3};
 constexpr std::chrono::milliseconds again_after{30};
-constexpr uint32_t credits_max = UINT16_MAX; // what a frame can say
-constexpr uint32_t message_least = 256;      // as the owner has it
-constexpr int again_max = 4;                 // times a connection that ended early is made anew
+constexpr int again_max = 4; // times a connection that ended early is made anew
 constexpr size_t unbound_max = 1024;
 constexpr int attempts_max =
     16; // connections made for one queue pair; a host's devices number alike
-
-// Queue pairs on one path share a channel of each protocol.
-std::string path_key(const LocalQp& qp, const Protocol& protocol) {
-  std::string key = std::to_string(protocol.id()) + "/" + qp.device->name + "/" +
-                    std::to_string(qp.ah.port_num) + "/" + std::to_string(qp.pkey_index) + "/" +
-                    std::to_string(qp.ah.grh.sgid_index) + "/" + std::to_string(qp.ah.dlid) + "/";
-  key.append(reinterpret_cast<const char*>(qp.ah.grh.dgid.raw), 16);
-  return key;
-}
 
 // A queue pair that is not connected is a peer that does not answer: the device says so after its
 // own time, and shall be asked no later. Programs that have both ends connected some instants late
@@ -211,7 +200,7 @@ void Seeker::ask(const std::shared_ptr<Link>& link, const std::shared_ptr<Search
       before != bound_.end() && before->second.link.lock() != link)
     unbind(bind.handle);
   std::erase(link->unbound, bind.handle);
-  bound_[bind.handle] = {link, bind, 0, path_key(search->qp, *search->protocol)};
+  bound_[bind.handle] = {link, bind, 0, seeking::path_key(search->qp, *search->protocol)};
   link->connection->send(wire::frame(bind));
   want_channel(link, search);
   claims_.erase(bind.handle);
@@ -254,7 +243,7 @@ void Seeker::connect(Host& host, const std::shared_ptr<Search>& first) {
   }
   host.under_way = link;
   link->connection = Connection::make(world_, fd);
-  link->may_vouch = may_vouch() && is_own(host.address.sin6_addr);
+  link->may_vouch = may_vouch(settings) && is_own(host.address.sin6_addr);
   link->timer = world_.service.after(settings.hello_timeout, [this, link] { silent(link, false); });
   wire::Hello hello{};
   hello.process = process_;
@@ -446,20 +435,6 @@ void Seeker::on_frame(const std::shared_ptr<Link>& link, const wire::Frame& fram
   }
 }
 
-bool Seeker::may_vouch() const {
-  const auto& settings = world_.policy().link();
-  return settings.key.empty() && settings.proof != policy::Proof::all;
-}
-
-// Whom requests may be sent to who has not proven to be the other end: a process of this user's or
-// root's on this host, as for an owner. Others could have taken the port.
-bool Seeker::vouches(int fd) const {
-  if (!may_vouch())
-    return false;
-  const auto user = user_here(fd);
-  return user && (*user == geteuid() || *user == 0);
-}
-
 // Why there is no link with who answers so; null: there is one.
 const char* Seeker::judge(const wire::HelloAck& ack, const wire::Id& nonce, const std::string& host,
                           Answer& answer) {
@@ -506,7 +481,7 @@ void Seeker::on_hello_ack(const std::shared_ptr<Link>& link, const wire::HelloAc
   link->ready = true;
   link->peer = ack.process;
   link->owner_nonce = ack.nonce;
-  link->vouched = vouches(link->connection->fd());
+  link->vouched = is_vouched_for(world_.policy().link(), link->connection->fd());
   link->ticket = ack.ticket;
   host.known = true;
   host.stock_until = {};
@@ -558,123 +533,6 @@ void Seeker::on_bind_ack(const std::shared_ptr<Link>& link, const wire::BindAck&
   default:
     finish(search, {Verdict::stock, nullptr, 0, "the peer's queue pair is connected elsewhere"});
   }
-}
-
-// A search that is not bound yet sees to it that there is one, or will be.
-void Seeker::want_channel(const std::shared_ptr<Link>& link,
-                          const std::shared_ptr<Search>& search) {
-  if (search->finished)
-    return;
-  Link::Path& path = link->paths[path_key(search->qp, *search->protocol)];
-  if (path.channel && path.channel->down()) {
-    auto waiting = std::move(path.waiting);
-    path = {};
-    path.waiting = std::move(waiting);
-  }
-  if (path.up) {
-    if (search->remote_handle != 0)
-      finish(search,
-             {Verdict::adverb, path.channel, search->remote_handle, {}, true, search->proven});
-    return;
-  }
-  if (std::ranges::find(path.waiting, search) == path.waiting.end())
-    path.waiting.push_back(search);
-  if (path.channel)
-    return;
-  if (const auto device = devices_.get(search->qp.device))
-    path.channel =
-        Companion::create(world_, device, Channel::Role::client, search->protocol, credits_max);
-  if (!path.channel) {
-    for (const auto& s : std::exchange(path.waiting, {}))
-      if (s->remote_handle != 0) // else when it is bound
-        finish(s, {Verdict::stock, nullptr, 0, "no companion queue pair can be made"});
-    return;
-  }
-  path.protocol = search->protocol;
-  path.qp = search->qp;
-  wire::Companion& request = path.asked;
-  request = {};
-  request.handle = search->qp.handle;
-  request.remote_handle = search->remote_handle;
-  request.nonce = random_id(world_.entropy);
-  request.qpn = path.channel->qpn();
-  request.psn = path.channel->psn();
-  request.credits = static_cast<uint16_t>(path.channel->credits());
-  request.protocol = path.protocol->id();
-  request.protocol_version = path.protocol->version();
-  request.message_max = static_cast<uint32_t>(path.channel->message_max());
-  request.timeout = Companion::timeout_for(path.qp);
-  link->connection->send(wire::frame(request));
-}
-
-void Seeker::on_companion_ack(const std::shared_ptr<Link>& link, const wire::CompanionAck& ack) {
-  const auto at = std::find_if(link->paths.begin(), link->paths.end(), [&](const auto& entry) {
-    const Link::Path& path = entry.second;
-    return path.channel && !path.up && path.qp.handle == ack.handle &&
-           path.protocol->id() == ack.protocol;
-  });
-  if (at == link->paths.end())
-    return;
-  Link::Path& path = at->second;
-  const std::string key = at->first;
-  const bool gone = ack.answer == static_cast<uint32_t>(Answer::no_such_qp);
-  if (gone || ack.answer == static_cast<uint32_t>(Answer::not_ready)) {
-    // The queue pair the path was asked for has gone at the peer, or is not there yet and asks once
-    // it is; the others ask for themselves.
-    const auto waiting = std::move(path.waiting);
-    link->paths.erase(at);
-    for (const auto& s : waiting) {
-      if (s->qp.handle != ack.handle || (!gone && s->remote_handle != 0))
-        want_channel(link, s);
-      else if (s->remote_handle != 0)
-        finish(s, {Verdict::stock, nullptr, 0, "the peer's queue pair is gone"});
-    }
-    return;
-  }
-  const auto settle = [this, link, key, asked = std::weak_ptr(path.channel)](const char* refusal) {
-    const auto found = link->paths.find(key);
-    if (found == link->paths.end() || found->second.channel != asked.lock())
-      return;
-    found->second.up = refusal == nullptr;
-    for (const auto& s : std::exchange(found->second.waiting, {}))
-      if (s->remote_handle != 0) // else it asks for it once more when it is bound
-        finish(s, refusal == nullptr ? Bound{Verdict::adverb,
-                                             found->second.channel,
-                                             s->remote_handle,
-                                             {},
-                                             true,
-                                             s->proven}
-                                     : Bound{Verdict::refused, nullptr, 0, refusal});
-    if (refusal != nullptr)
-      link->paths.erase(found);
-  };
-  if (ack.answer != 0) {
-    settle(ack.answer == static_cast<uint32_t>(Answer::no_such_protocol)
-               ? "the peer's adverb does not serve what the channel is for"
-               : "the peer cannot make a companion queue pair");
-    return;
-  }
-  // With none nothing would ever be sent, and nobody would hear of it.
-  if (ack.credits == 0 || ack.message_max <= message_least) {
-    world_.counters.count(Counter::malformed_messages);
-    settle("the peer's companion queue pair takes no messages");
-    return;
-  }
-  path.answered = ack;
-  const auto bytes = std::as_bytes(std::span(path.asked.nonce));
-  if (path.channel->connect(path.qp,
-                            {ack.qpn, ack.psn, ack.credits, ack.message_max, ack.protocol_version,
-                             path.asked.timeout},
-                            {bytes.begin(), bytes.end()}, [this, settle](bool ok) {
-                              // The verdict is given on the service thread.
-                              world_.service.run([settle, ok] {
-                                settle(ok ? nullptr : "no proof over the companion queue pair");
-                              });
-                            }) != 0) {
-    settle("the companion queue pair cannot be connected");
-    return;
-  }
-  path.channel->send_proof(std::as_bytes(std::span(ack.nonce)));
 }
 
 } // namespace adverb::link

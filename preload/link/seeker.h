@@ -94,8 +94,6 @@ private:
   void stay_away(const std::shared_ptr<Link>& link, const char* why);
   void is_back(const std::shared_ptr<Link>& link);
   void finish(const std::shared_ptr<Search>& search, Bound bound);
-  bool may_vouch() const;
-  bool vouches(int fd) const;
   // seeker_proof.cpp
   void send_claim(const std::shared_ptr<Link>& link, uint64_t handle);
   using Claims = std::unordered_map<uint64_t, std::unique_ptr<Claim>>;

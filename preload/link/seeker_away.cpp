@@ -2,6 +2,7 @@
 // A link whose connection the network gave up: requests go on over the companion, as they would
 // where there is no connection, and another one is made for what is to be said of queue pairs. Only
 // when there is none in time, or the peer's process does not know of the link, is it over.
+#include "link/address.h"
 #include "link/identity.h"
 #include "link/proof.h"
 #include "link/seeker.h"
@@ -160,7 +161,8 @@ void Seeker::is_back(const std::shared_ptr<Link>& link) {
   link->connection = away->connection;
   link->nonce = away->nonce;
   link->owner_nonce = away->owner_nonce;
-  link->vouched = vouches(link->connection->fd()); // another may have the port by now
+  // Another may have the port by now.
+  link->vouched = is_vouched_for(world_.policy().link(), link->connection->fd());
   world_.counters.count(observe::Counter::links_resumed);
   world_.log.info("there is a connection to {} again", link->host);
   // What was said last may not have been heard.

@@ -95,6 +95,9 @@ struct Claim {
   wire::Mac expected{}; // of the owner
 };
 
+// Queue pairs on one path share a channel of each protocol.
+std::string path_key(const LocalQp& qp, const Protocol& protocol);
+
 struct Host {
   sockaddr_in6 address{};
   std::string name;

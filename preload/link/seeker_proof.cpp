@@ -72,7 +72,6 @@ void Seeker::on_slot(const std::shared_ptr<Link>& link, const wire::Slot& slot) 
   Offer offer;
   offer.answer = static_cast<Answer>(slot.answer);
   offer.kind = static_cast<SlotKind>(slot.kind);
-  const bool written = offer.kind == SlotKind::write;
   // No address of the peer's choice is ever written to.
   if (offer.answer == Answer::ok && (!is_remote(offer.kind) || slot.index >= slots_of_a_kind)) {
     world_.counters.count(Counter::malformed_messages);
@@ -85,7 +84,7 @@ void Seeker::on_slot(const std::shared_ptr<Link>& link, const wire::Slot& slot) 
   }
   offer.rkey = slot.rkey;
   offer.address = slot_address(offer.kind, slot.index);
-  if (written)
+  if (offer.kind == SlotKind::write)
     offer.share = claim.pair.open;
   claim.slot = slot;
   claim.stage = Claim::Stage::offered;
@@ -132,8 +131,10 @@ void Seeker::prove(uint64_t handle, const wire::Share& read,
     return done(Answer::not_there);
   }
   Claim& claim = *at->second;
-  const bool written = static_cast<SlotKind>(claim.slot.kind) == SlotKind::write;
-  claim.transcript.owner_share = written ? claim.slot.share : read;
+  const auto kind = static_cast<SlotKind>(claim.slot.kind);
+  claim.transcript.owner_share = kind == SlotKind::read ? read : claim.slot.share;
+  if (kind == SlotKind::atomic)
+    std::copy_n(read.begin(), claim.transcript.word.size(), claim.transcript.word.begin());
   const auto proof =
       prove_as_initiator(claim.pair, *identity_, world_.policy().link().key, claim.transcript);
   if (!proof) {
@@ -145,7 +146,7 @@ void Seeker::prove(uint64_t handle, const wire::Share& read,
   wire::Prove prove{};
   prove.handle = handle;
   prove.companion_qpn = claim.transcript.companion.qpn;
-  if (!written)
+  if (kind != SlotKind::write)
     prove.share = claim.pair.open;
   prove.identity = identity_->open;
   prove.mac = proof->initiator;

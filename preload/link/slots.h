@@ -33,8 +33,9 @@ inline constexpr uint64_t slot_base = 0x4ADB'0000'0000'0000;
 inline constexpr size_t slot_page = 4096;
 inline constexpr size_t slot_bytes = 64;
 inline constexpr uint32_t slots_of_a_kind = slot_page / slot_bytes;
+inline constexpr size_t slot_word_bytes = 8;
 
-// Of `atomic` a peer reads a word at a time, by adding nothing to it: for queue pairs that allow
+// Of `atomic` a peer reads the first word, by adding nothing to it: for queue pairs that allow
 // nothing else.
 enum class SlotKind : uint32_t { none = 0, write = 1, read = 2, local = 3, atomic = 4 };
 

@@ -76,6 +76,7 @@ enum class Answer : uint32_t {
 using Id = std::array<uint8_t, 16>;
 using Mac = std::array<uint8_t, 32>;
 using Share = std::array<uint8_t, 32>; // a public key of X25519
+using Word = std::array<uint8_t, 8>;
 
 struct Header {
   uint32_t magic;

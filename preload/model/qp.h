@@ -162,7 +162,7 @@ private:
   // qp_proof.cpp, all under lock_ but what is told from elsewhere
   void prove(const steering::Request& r);
   void carry_proof(const steering::Request& r);
-  void tell_proof();
+  void tell_proof(const link::wire::Share& read);
   void learn_answer();
   void forget_proof(bool proven);
   void on_offer(uint64_t handle, uint64_t round, const link::Offer& offer);
@@ -230,10 +230,8 @@ private:
     unsigned tries = 0;
     unsigned lost = 0; // were carried, and have not come
     link::Offer offer;
-    uint32_t key = 0;                    // that the peer is asked of with it
-    steering::KeyVerdict::Kind answer{}; // and what it has said
-    size_t got = 0;                      // bytes of what is read, where it takes several atomics
-    link::wire::Share read{};
+    uint32_t key = 0;                       // that the peer is asked of with it
+    steering::KeyVerdict::Kind answer{};    // and what it has said
     std::optional<link::Slots::Slot> local; // that the device has
   } proving_;
   Receipts receipts_;

@@ -36,7 +36,6 @@ constexpr std::chrono::milliseconds going{500};
 // Who has proven nothing is waited for no longer, whatever it has answered before: nobody knows
 // that it is the other end. As long as for a bind.
 constexpr std::chrono::seconds wait_due{60};
-constexpr uint32_t atomic_bytes = 8;
 
 } // namespace
 
@@ -137,7 +136,6 @@ void Qp::on_offer(uint64_t handle, uint64_t round, const link::Offer& offer) {
       proving_.answer = KeyVerdict::Kind::virtual_key;
       learn_answer();
       proving_.offer = offer;
-      proving_.got = 0;
       proving_.stage = ProofStage::offered;
     } else if (offer.answer == Answer::not_there) {
       try_proof_later(pause);
@@ -174,9 +172,9 @@ void Qp::carry_proof(const steering::Request& r) {
   wr.sg_list = &element;
   wr.num_sge = 1;
   if (offer.kind == link::SlotKind::atomic) {
-    element.length = atomic_bytes;
+    element.length = link::slot_word_bytes;
     wr.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD; // of 0
-    wr.wr.atomic.remote_addr = offer.address + proving_.got;
+    wr.wr.atomic.remote_addr = offer.address;
     wr.wr.atomic.rkey = offer.rkey;
   } else {
     wr.opcode = offer.kind == link::SlotKind::write ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ;
@@ -193,13 +191,13 @@ void Qp::carry_proof(const steering::Request& r) {
   proving_.stage = ProofStage::carried;
   // The peer looks for it a while, which is long enough for most; else it is told when it has it.
   if (offer.kind == link::SlotKind::write && proving_.tries == 0)
-    tell_proof();
+    tell_proof({});
 }
 
-void Qp::tell_proof() {
+void Qp::tell_proof(const link::wire::Share& read) {
   proving_.stage = ProofStage::told;
   world().links().prove(
-      handle_, proving_.read,
+      handle_, read,
       [weak = weak_from_this(), handle = handle_, round = proving_.round](Answer answer) {
         if (const auto self = weak.lock())
           self->on_proof(handle, round, answer);
@@ -215,17 +213,8 @@ void Qp::aside_landed(bool ok) {
     proving_.stage = ProofStage::none; // its queue pair is in ERR
   } else if (proving_.stage == ProofStage::carried && written && proving_.tries == 0) {
     try_proof_later(pause); // it was looked for too early
-  } else if (proving_.stage == ProofStage::carried && written) {
-    tell_proof();
   } else if (proving_.stage == ProofStage::carried) {
-    const bool in_words = proving_.offer.kind == link::SlotKind::atomic;
-    const size_t bytes = in_words ? atomic_bytes : came.size();
-    std::copy_n(came.begin(), bytes, proving_.read.begin() + static_cast<ptrdiff_t>(proving_.got));
-    proving_.got += bytes;
-    if (proving_.got < proving_.read.size())
-      proving_.stage = ProofStage::offered; // the next word
-    else
-      tell_proof();
+    tell_proof(came);
   }
 }
 

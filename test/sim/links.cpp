@@ -460,8 +460,9 @@ link::Offer Links::make_claim(uint64_t handle, uint32_t key) {
     return {Answer::refused};
   if (const int rc = claim.slots->take(kind, claim.slot); rc != 0)
     return {rc == EAGAIN ? Answer::not_there : Answer::no_resources};
-  for (auto& byte : claim.share)
-    byte = static_cast<uint8_t>(net_.choices.between(1, 255));
+  const size_t bytes = kind == link::SlotKind::atomic ? link::slot_word_bytes : claim.share.size();
+  for (size_t i = 0; i < bytes; ++i)
+    claim.share[i] = static_cast<uint8_t>(net_.choices.between(1, 255));
   link::Offer offer{Answer::ok, kind, claim.slot.rkey, claim.slot.address};
   if (kind == link::SlotKind::write)
     offer.share = claim.share;

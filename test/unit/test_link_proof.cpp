@@ -17,7 +17,7 @@ namespace wire = link::wire;
 using link::SlotKind;
 using wire::Answer;
 
-constexpr uint32_t some_key = 4711; // queue pairs here are asked of none
+constexpr uint32_t some_key = 4711; // the only virtual one
 constexpr unsigned writes = IBV_ACCESS_REMOTE_WRITE;
 constexpr unsigned reads = IBV_ACCESS_REMOTE_READ;
 constexpr unsigned atomics = IBV_ACCESS_REMOTE_ATOMIC;
@@ -73,6 +73,7 @@ struct QueuePair {
     q.slots = domain.slots;
     q.access = access;
     q.responder_resources = 1;
+    q.is_virtual = [](uint32_t key) { return key == some_key; };
     return q;
   }
   // Does with the slot what it is for; false: the device refuses.
@@ -80,34 +81,29 @@ struct QueuePair {
     link::Slots::Slot mine;
     CHECK_THAT(domain.slots->take(SlotKind::local, mine) == 0);
     domain.slots->put(mine, offer.share);
-    const bool in_words = offer.kind == SlotKind::atomic;
-    const uint32_t each = in_words ? 8 : sizeof offer.share;
-    bool good = true;
-    for (uint32_t at = 0; good && at < sizeof offer.share; at += each) {
-      ibv_sge element{mine.address + at, each, mine.lkey};
-      ibv_send_wr wr{};
-      wr.sg_list = &element;
-      wr.num_sge = 1;
-      wr.send_flags = IBV_SEND_SIGNALED;
-      if (in_words) {
-        wr.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
-        wr.wr.atomic.remote_addr = offer.address + at;
-        wr.wr.atomic.rkey = offer.rkey;
-      } else {
-        wr.opcode = offer.kind == SlotKind::write ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ;
-        wr.wr.rdma.remote_addr = offer.address;
-        wr.wr.rdma.rkey = offer.rkey;
-      }
-      ibv_send_wr* bad = nullptr;
-      CHECK_THAT(ibv_post_send(qp, &wr, &bad) == 0);
-      ibv_wc wc{};
-      while (ibv_poll_cq(domain.cq, 1, &wc) == 0)
-        std::this_thread::yield();
-      good = wc.status == IBV_WC_SUCCESS;
+    ibv_sge element{mine.address, sizeof offer.share, mine.lkey};
+    ibv_send_wr wr{};
+    wr.sg_list = &element;
+    wr.num_sge = 1;
+    wr.send_flags = IBV_SEND_SIGNALED;
+    if (offer.kind == SlotKind::atomic) {
+      element.length = link::slot_word_bytes;
+      wr.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
+      wr.wr.atomic.remote_addr = offer.address;
+      wr.wr.atomic.rkey = offer.rkey;
+    } else {
+      wr.opcode = offer.kind == SlotKind::write ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ;
+      wr.wr.rdma.remote_addr = offer.address;
+      wr.wr.rdma.rkey = offer.rkey;
     }
+    ibv_send_wr* bad = nullptr;
+    CHECK_THAT(ibv_post_send(qp, &wr, &bad) == 0);
+    ibv_wc wc{};
+    while (ibv_poll_cq(domain.cq, 1, &wc) == 0)
+      std::this_thread::yield();
     read = domain.slots->look(mine);
     domain.slots->give(mine);
-    return good;
+    return wc.status == IBV_WC_SUCCESS;
   }
 
   Domain& domain;
@@ -116,10 +112,10 @@ struct QueuePair {
   uint32_t dest = 0;
 };
 
-link::Offer claim(uint64_t handle) {
+link::Offer claim(uint64_t handle, uint32_t key = some_key) {
   std::promise<link::Offer> promise;
   auto offer = promise.get_future();
-  links().claim(handle, some_key, [&](const link::Offer& o) { promise.set_value(o); });
+  links().claim(handle, key, [&](const link::Offer& o) { promise.set_value(o); });
   CHECK_THAT(offer.wait_for(30s) == std::future_status::ready);
   return offer.get();
 }
@@ -463,6 +459,82 @@ int listen_somewhere(uint16_t& port) {
   return listener;
 }
 
+// However many are asked of, slots are left for who needs one.
+bool for_a_key_of_the_device_no_slot_is_given() {
+  Place place;
+  Node owner(place.proving(place.port), owns(writes));
+  const uint32_t theirs = owner.told();
+  Node seeker(place.proving(place.port), [&](Node& me) {
+    install();
+    Domain domain;
+    QueuePair pair(domain, 0);
+    me.tell(pair.qp->qp_num);
+    CHECK_THAT(me.hear('c'));
+    pair.connect(theirs);
+    CHECK_THAT(bind(pair.local(1)).verdict == Verdict::adverb);
+    for (uint32_t key = 1; key <= 2 * link::slots_of_a_kind; ++key)
+      CHECK_THAT(claim(1, key).answer == Answer::real_key);
+    CHECK_THAT(prove(1) == Answer::not_there); // nothing was offered
+    const auto offer = claim(1);
+    wire::Share read{};
+    CHECK_THAT(offer.answer == Answer::ok && pair.carry(offer, read));
+    CHECK_THAT(prove(1) == Answer::ok);
+  });
+  owner.tell(seeker.told());
+  if (!owner.hear('r'))
+    return false;
+  seeker.say('c');
+  return seeker.ended_well();
+}
+
+bool a_claim_is_answered_when_its_queue_pair_is_there() {
+  Place place;
+  Node owner(place.proving(place.port), [](Node& me) {
+    install();
+    Domain domain;
+    QueuePair pair(domain, writes);
+    me.tell(pair.qp->qp_num);
+    link::LocalQp early = pair.local(100);
+    early.connected = false;
+    links().publish(early);
+    const uint32_t theirs = me.told();
+    CHECK_THAT(me.hear('c'));
+    pair.connect(theirs);
+    links().connected(pair.local(100));
+    CHECK_THAT(me.hear('q'));
+  });
+  const uint32_t theirs = owner.told();
+  Node seeker(place.proving(place.port), [&](Node& me) {
+    install();
+    Domain domain;
+    QueuePair pair(domain, 0);
+    me.tell(pair.qp->qp_num);
+    pair.connect(theirs);
+    std::promise<link::Bound> bound;
+    std::promise<link::Offer> offered;
+    auto offer = offered.get_future();
+    CHECK_THAT(me.hear('b'));
+    links().bind(pair.local(1), protocol, [&](const link::Bound& b) { bound.set_value(b); });
+    links().claim(1, some_key, [&](const link::Offer& o) { offered.set_value(o); });
+    CHECK_THAT(offer.wait_for(300ms) == std::future_status::timeout);
+    me.say('w');
+    CHECK_THAT(offer.wait_for(30s) == std::future_status::ready);
+    CHECK_THAT(bound.get_future().get().verdict == Verdict::adverb);
+    const auto first = offer.get();
+    wire::Share read{};
+    CHECK_THAT(first.answer == Answer::ok && pair.carry(first, read));
+    CHECK_THAT(prove(1) == Answer::ok);
+  });
+  owner.tell(seeker.told());
+  seeker.say('b');
+  if (!seeker.hear('w'))
+    return false;
+  owner.say('c');
+  const bool good = seeker.ended_well();
+  owner.say('q');
+  return good;
+}
+
 // So that over a long way the proof is the second flight.
 bool all_that_is_asked_for_goes_with_the_hello() {
   Place place;
@@ -565,6 +637,8 @@ constexpr Case cases[] = {
     CASE(who_cannot_use_the_queue_pair_proves_nothing),
     CASE(what_has_been_proven_nobody_else_proves_again),
     CASE(who_has_not_the_queue_pair_is_not_taken_for_its_owner),
+    CASE(for_a_key_of_the_device_no_slot_is_given),
+    CASE(a_claim_is_answered_when_its_queue_pair_is_there),
     CASE(all_that_is_asked_for_goes_with_the_hello),
     CASE(a_relay_that_alters_anything_is_found_out),
 };

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// A channel to the owner's process for each path and protocol, which all queue pairs on it share.
+#include "link/companion.h"
+#include "link/identity.h"
+#include "link/seeker.h"
+#include "link/seeker_parts.h"
+#include "world/world.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace adverb::link {
+
+using observe::Counter;
+using wire::Answer;
+
+namespace {
+constexpr uint32_t credits_max = UINT16_MAX; // what a frame can say
+constexpr uint32_t message_least = 256;      // as the owner has it
+} // namespace
+
+std::string seeking::path_key(const LocalQp& qp, const Protocol& protocol) {
+  std::string key = std::to_string(protocol.id()) + "/" + qp.device->name + "/" +
+                    std::to_string(qp.ah.port_num) + "/" + std::to_string(qp.pkey_index) + "/" +
+                    std::to_string(qp.ah.grh.sgid_index) + "/" + std::to_string(qp.ah.dlid) + "/";
+  key.append(reinterpret_cast<const char*>(qp.ah.grh.dgid.raw), 16);
+  return key;
+}
+
+// A search that is not bound yet sees to it that there is one, or will be.
+void Seeker::want_channel(const std::shared_ptr<Link>& link,
+                          const std::shared_ptr<Search>& search) {
+  if (search->finished)
+    return;
+  Link::Path& path = link->paths[seeking::path_key(search->qp, *search->protocol)];
+  if (path.channel && path.channel->down()) {
+    auto waiting = std::move(path.waiting);
+    path = {};
+    path.waiting = std::move(waiting);
+  }
+  if (path.up) {
+    if (search->remote_handle != 0)
+      finish(search,
+             {Verdict::adverb, path.channel, search->remote_handle, {}, true, search->proven});
+    return;
+  }
+  if (std::ranges::find(path.waiting, search) == path.waiting.end())
+    path.waiting.push_back(search);
+  if (path.channel)
+    return;
+  if (const auto device = devices_.get(search->qp.device))
+    path.channel =
+        Companion::create(world_, device, Channel::Role::client, search->protocol, credits_max);
+  if (!path.channel) {
+    for (const auto& s : std::exchange(path.waiting, {}))
+      if (s->remote_handle != 0) // else when it is bound
+        finish(s, {Verdict::stock, nullptr, 0, "no companion queue pair can be made"});
+    return;
+  }
+  path.protocol = search->protocol;
+  path.qp = search->qp;
+  wire::Companion& request = path.asked;
+  request = {};
+  request.handle = search->qp.handle;
+  request.remote_handle = search->remote_handle;
+  request.nonce = random_id(world_.entropy);
+  request.qpn = path.channel->qpn();
+  request.psn = path.channel->psn();
+  request.credits = static_cast<uint16_t>(path.channel->credits());
+  request.protocol = path.protocol->id();
+  request.protocol_version = path.protocol->version();
+  request.message_max = static_cast<uint32_t>(path.channel->message_max());
+  request.timeout = Companion::timeout_for(path.qp);
+  link->connection->send(wire::frame(request));
+}
+
+void Seeker::on_companion_ack(const std::shared_ptr<Link>& link, const wire::CompanionAck& ack) {
+  const auto at = std::find_if(link->paths.begin(), link->paths.end(), [&](const auto& entry) {
+    const Link::Path& path = entry.second;
+    return path.channel && !path.up && path.qp.handle == ack.handle &&
+           path.protocol->id() == ack.protocol;
+  });
+  if (at == link->paths.end())
+    return;
+  Link::Path& path = at->second;
+  const std::string key = at->first;
+  const bool gone = ack.answer == static_cast<uint32_t>(Answer::no_such_qp);
+  if (gone || ack.answer == static_cast<uint32_t>(Answer::not_ready)) {
+    // The queue pair the path was asked for has gone at the peer, or is not there yet and asks once
+    // it is; the others ask for themselves.
+    const auto waiting = std::move(path.waiting);
+    link->paths.erase(at);
+    for (const auto& s : waiting) {
+      if (s->qp.handle != ack.handle || (!gone && s->remote_handle != 0))
+        want_channel(link, s);
+      else if (s->remote_handle != 0)
+        finish(s, {Verdict::stock, nullptr, 0, "the peer's queue pair is gone"});
+    }
+    return;
+  }
+  const auto settle = [this, link, key, asked = std::weak_ptr(path.channel)](const char* refusal) {
+    const auto found = link->paths.find(key);
+    if (found == link->paths.end() || found->second.channel != asked.lock())
+      return;
+    found->second.up = refusal == nullptr;
+    for (const auto& s : std::exchange(found->second.waiting, {}))
+      if (s->remote_handle != 0) // else it asks for it once more when it is bound
+        finish(s, refusal == nullptr ? Bound{Verdict::adverb,
+                                             found->second.channel,
+                                             s->remote_handle,
+                                             {},
+                                             true,
+                                             s->proven}
+                                     : Bound{Verdict::refused, nullptr, 0, refusal});
+    if (refusal != nullptr)
+      link->paths.erase(found);
+  };
+  if (ack.answer != 0) {
+    settle(ack.answer == static_cast<uint32_t>(Answer::no_such_protocol)
+               ? "the peer's adverb does not serve what the channel is for"
+               : "the peer cannot make a companion queue pair");
+    return;
+  }
+  // With none nothing would ever be sent, and nobody would hear of it.
+  if (ack.credits == 0 || ack.message_max <= message_least) {
+    world_.counters.count(Counter::malformed_messages);
+    settle("the peer's companion queue pair takes no messages");
+    return;
+  }
+  path.answered = ack;
+  const auto bytes = std::as_bytes(std::span(path.asked.nonce));
+  if (path.channel->connect(path.qp,
+                            {ack.qpn, ack.psn, ack.credits, ack.message_max, ack.protocol_version,
+                             path.asked.timeout},
+                            {bytes.begin(), bytes.end()}, [this, settle](bool ok) {
+                              // The verdict is given on the service thread.
+                              world_.service.run([settle, ok] {
+                                settle(ok ? nullptr : "no proof over the companion queue pair");
+                              });
+                            }) != 0) {
+    settle("the companion queue pair cannot be connected");
+    return;
+  }
+  path.channel->send_proof(std::as_bytes(std::span(ack.nonce)));
+}
+
+} // namespace adverb::link
