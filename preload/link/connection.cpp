@@ -19,7 +19,7 @@ namespace adverb::link {
 namespace {
 constexpr size_t queue_max = 1 << 20; // a peer that does not read is not worth more
 // Reads in one turn: more than a Unix socket's buffer holds, so that poll_now() sees all that was
-// sent before, and an end to what one fast sender gets.
+// sent before. Of a peer's one at a time, as others have their turns, too.
 constexpr int reads_at_once = 64;
 } // namespace
 
@@ -29,8 +29,8 @@ std::shared_ptr<Connection> Connection::make(World& world, int fd) {
   // proof of a key is behind a hello, and a bind behind the proof. A Unix socket refuses the
   // option.
   const int on = 1;
-  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  return std::shared_ptr<Connection>(new Connection(world, fd));
+  const bool remote = setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) == 0;
+  return std::shared_ptr<Connection>(new Connection(world, fd, remote ? 1 : reads_at_once));
 }
 
 Connection::~Connection() {
@@ -123,7 +123,7 @@ bool Connection::passing(int error) {
 }
 
 bool Connection::read_some() {
-  for (int round = 0; round < reads_at_once; ++round) {
+  for (int round = 0; round < reads_in_a_turn_; ++round) {
     std::array<std::byte, 4096> buffer;
     if (room_ == 0)
       return true;

@@ -52,7 +52,7 @@ public:
   int detach();
 
 private:
-  Connection(World& world, int fd) : world_(world), fd_(fd) {}
+  Connection(World& world, int fd, int reads) : world_(world), reads_in_a_turn_(reads), fd_(fd) {}
   void ready(uint32_t events);
   void stands();
   bool read_some();
@@ -63,6 +63,7 @@ private:
   void fail(const char* why);
 
   World& world_;
+  const int reads_in_a_turn_;
   int fd_;
   std::vector<std::byte> in_;
   std::vector<std::byte> out_;

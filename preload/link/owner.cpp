@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstring>
 #include <set>
+#include <sys/resource.h>
 #include <unistd.h>
 #include <unordered_map>
 #include <utility>
@@ -34,10 +35,22 @@ constexpr std::chrono::seconds idle_due{5};
 // (seeker_away.cpp). And of those at most so many.
 constexpr std::chrono::seconds away_due{10};
 constexpr size_t away_max = 64;
-constexpr size_t links_max = 4096;
+constexpr size_t links_max = 4096;  // and half as many as the process may have descriptors
 constexpr size_t bound_max = 4096;  // queue pairs of one peer process
 constexpr size_t channels_max = 64; // to one; a path and protocol needs one
+constexpr size_t channels_of_strangers_max = 8;
+// A companion that is asked for costs the owner a queue pair and receives, its peer nothing until
+// its nonce has come: which takes a round trip.
+constexpr std::chrono::seconds opening_due{10};
+constexpr size_t opening_max = 512; // of all peers
 constexpr size_t waiting_max = 65536;
+
+size_t room_for_links() {
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0)
+    return links_max;
+  return std::min<size_t>(links_max, std::max<rlim_t>(files.rlim_cur / 2, 16));
+}
 
 } // namespace
 
@@ -63,7 +76,7 @@ void Owner::accept(int fd, const wire::Hello& hello) {
   ack.process = process_;
   ack.nonce = link->nonce;
   const bool meet = wire::meet(hello.speaks, wire::Versions{});
-  if (links_.size() >= links_max) {
+  if (!make_room_for_link()) {
     ack.answer = static_cast<uint32_t>(Answer::no_resources);
   } else if (!meet) {
     ack.answer = static_cast<uint32_t>(Answer::wrong_version);
@@ -87,13 +100,15 @@ void Owner::accept(int fd, const wire::Hello& hello) {
           hello.speaks.oldest, hello.speaks.newest, wire::version_oldest, wire::version);
     else if (meet && world_.log.every("hello-refused", 5))
       world_.log.warn("a hello was refused: {}",
-                      links_.size() >= links_max
+                      ack.answer == static_cast<uint32_t>(Answer::no_resources)
                           ? "too many links"
                           : "its sender is on a host that the policy's link.allow does not name");
     link->connection->close();
     return;
   }
   links_.insert(link);
+  if (!link->vouched)
+    strangers_.push_back(link);
   by_ticket_[link->ticket] = link;
   const std::weak_ptr weak(link);
   link->connection->start(
@@ -115,6 +130,26 @@ void Owner::accept(int fd, const wire::Hello& hello) {
     });
   else
     look_if_idle(link);
+}
+
+// It has shown nothing so far but numbers that anybody may know.
+bool Owner::is_stranger(const Link& link) const {
+  const bool knows_key = link.trusted && !world_.policy().link().key.empty();
+  return !link.vouched && !link.proven && !knows_key;
+}
+
+// Who has proven nothing for the longest time makes room for another.
+bool Owner::make_room_for_link() {
+  const size_t room = room_for_links();
+  if (strangers_.size() >= 2 * links_max)
+    std::erase_if(strangers_, [](const auto& weak) { return weak.expired(); });
+  while (links_.size() >= room && !strangers_.empty()) {
+    const auto oldest = strangers_.front().lock();
+    strangers_.pop_front();
+    if (oldest && links_.contains(oldest) && is_stranger(*oldest))
+      end(oldest, "it has proven nothing, and others want its place");
+  }
+  return links_.size() < room;
 }
 
 void Owner::look_if_idle(const std::shared_ptr<Link>& link) {
@@ -145,7 +180,7 @@ void Owner::lost(const std::shared_ptr<Link>& link, const char* why) {
   forget_waiting(link);
   const bool serves =
       std::ranges::any_of(link->channels, [](const auto& c) { return !c.end->down(); });
-  if (!link->connection->cut() || !link->trusted || link->bound.empty() || !serves)
+  if (!link->connection->cut() || is_stranger(*link) || link->bound.empty() || !serves)
     return end(link, why);
   world_.log.info("a peer's connection was lost; what is bound over it stays so for {} s",
                   away_due.count());
@@ -178,6 +213,7 @@ Answer Owner::resume(const std::shared_ptr<Link>& link, const wire::Id& ticket) 
     give_up(former, former->claims.begin()->first);
   link->bound = std::exchange(former->bound, {});
   link->channels = std::exchange(former->channels, {});
+  link->proven = link->proven || former->proven;
   former->away = false;
   end(former, "another connection stands for it");
   look_if_idle(link);
@@ -293,7 +329,7 @@ void Owner::wait_for(const std::shared_ptr<Link>& link, const wire::Bind& bind, 
     look_if_idle(link);
   });
   waiting_.emplace(wait, Waiting{link, bind, probe, timer});
-  waiting_for_.emplace(bind.dqpn, wait);
+  waiting_for_[bind.dqpn].insert(wait);
   link->waits.insert(wait);
   if (!probe)
     link->bound[bind.handle].wait = wait;
@@ -306,8 +342,10 @@ void Owner::wait_no_more(uint64_t wait) {
   world_.service.cancel(at->second.timer);
   if (const auto link = at->second.link.lock())
     link->waits.erase(wait);
-  const auto [begin, end] = waiting_for_.equal_range(at->second.bind.dqpn);
-  waiting_for_.erase(std::find_if(begin, end, [&](const auto& e) { return e.second == wait; }));
+  const auto others = waiting_for_.find(at->second.bind.dqpn);
+  others->second.erase(wait);
+  if (others->second.empty())
+    waiting_for_.erase(others);
   waiting_.erase(at);
 }
 
@@ -357,11 +395,10 @@ void Owner::part(const std::shared_ptr<Link>& link, uint64_t peers) {
 
 void Owner::retry_waiting(uint32_t qpn) {
   assert(world_.service.on_thread());
-  std::vector<uint64_t> all;
-  const auto [begin, end] = waiting_for_.equal_range(qpn);
-  for (auto it = begin; it != end; ++it)
-    all.push_back(it->second);
-  for (const uint64_t wait : all) {
+  const auto its = waiting_for_.find(qpn);
+  if (its == waiting_for_.end())
+    return;
+  for (const uint64_t wait : std::vector(its->second.begin(), its->second.end())) {
     const Waiting w = waiting_.at(wait);
     LocalQp qp;
     if (directory_.match(w.bind, qp) != Answer::ok)
@@ -402,10 +439,10 @@ Answer Owner::make_companion(const std::shared_ptr<Link>& link, const wire::Comp
     return Answer::no_such_protocol;
   }
   std::erase_if(link->channels, [](const auto& c) { return c.end->down(); });
-  if (link->channels.size() >= channels_max) {
+  const size_t most = is_stranger(*link) ? channels_of_strangers_max : channels_max;
+  if (link->channels.size() >= most) {
     if (world_.log.every("channels", 10))
-      world_.log.warn("a peer process has {} channels here and asks for more; refused",
-                      channels_max);
+      world_.log.warn("a peer process has {} channels here and asks for more; refused", most);
     return Answer::no_resources;
   }
   std::shared_ptr<Companion> channel;
@@ -424,9 +461,11 @@ Answer Owner::make_companion(const std::shared_ptr<Link>& link, const wire::Comp
                        {request.qpn, request.psn, request.credits, request.message_max,
                         request.protocol_version, request.timeout},
                        as_bytes(ack.nonce),
-                       [weak = std::weak_ptr(channel), nonce = as_bytes(request.nonce)](bool ok) {
+                       [this, weak = std::weak_ptr(channel), nonce = as_bytes(request.nonce),
+                        number = next_opening_](bool ok) {
                          if (const auto c = weak.lock(); c && ok)
                            c->send_proof(nonce);
+                         world_.service.run([this, number] { is_open(number); });
                        }) != 0) {
     if (world_.log.every("companion", 10))
       world_.log.warn(
@@ -440,7 +479,31 @@ Answer Owner::make_companion(const std::shared_ptr<Link>& link, const wire::Comp
   ack.message_max = static_cast<uint32_t>(channel->message_max());
   ack.protocol_version = protocol->version();
   link->channels.push_back({qp.device, channel, request, ack});
+  await_opening(channel);
   return Answer::ok;
+}
+
+void Owner::await_opening(const std::shared_ptr<Companion>& channel) {
+  const uint64_t number = next_opening_++;
+  const uint64_t timer =
+      world_.service.after(opening_due, [this, number] { give_opening_up(number); });
+  opening_.emplace(number, Opening{channel, timer});
+  if (opening_.size() > opening_max)
+    give_opening_up(opening_.begin()->first); // the oldest
+}
+
+void Owner::give_opening_up(uint64_t number) {
+  if (const auto channel = opening_.at(number).end.lock())
+    channel->close();
+  is_open(number);
+}
+
+void Owner::is_open(uint64_t number) {
+  const auto at = opening_.find(number);
+  if (at == opening_.end())
+    return;
+  world_.service.cancel(at->second.timer);
+  opening_.erase(at);
 }
 
 } // namespace adverb::link

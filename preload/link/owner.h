@@ -13,12 +13,15 @@
 #include <memory>
 #include <set>
 #include <unordered_map>
+#include <unordered_set>
 
 namespace adverb {
 class World;
 }
 
 namespace adverb::link {
+
+class Companion;
 
 // owner_parts.h
 namespace owning {
@@ -57,6 +60,11 @@ private:
   void on_companion(const std::shared_ptr<Link>& link, const wire::Companion& request);
   wire::Answer make_companion(const std::shared_ptr<Link>& link, const wire::Companion& request,
                               wire::CompanionAck& ack);
+  void await_opening(const std::shared_ptr<Companion>& channel);
+  void give_opening_up(uint64_t number);
+  void is_open(uint64_t number);
+  bool is_stranger(const Link& link) const;
+  bool make_room_for_link();
   void end(const std::shared_ptr<Link>& link, const char* why);
   // owner_proof.cpp
   void on_claim(const std::shared_ptr<Link>& link, const wire::Claim& claim);
@@ -84,9 +92,17 @@ private:
   };
   std::unordered_map<uint64_t, Waiting> waiting_; // by a number of their own
   uint64_t next_wait_ = 1;
-  std::unordered_multimap<uint32_t, uint64_t> waiting_for_; // these, by the queue pair's number
+  // These, by the queue pair's number.
+  std::unordered_map<uint32_t, std::unordered_set<uint64_t>> waiting_for_;
   std::unordered_map<uint64_t, wire::Share> proven_by_; // queue pairs, by handle; whose identity
-  size_t proven_max_ = 1024;                            // before those are forgotten that have gone
+  std::deque<std::weak_ptr<Link>> strangers_;           // the oldest first
+  struct Opening {
+    std::weak_ptr<Companion> end;
+    uint64_t timer;
+  };
+  std::map<uint64_t, Opening> opening_; // companions whose nonce has not come, the oldest first
+  uint64_t next_opening_ = 1;
+  size_t proven_max_ = 1024; // before those are forgotten that have gone
 };
 
 } // namespace adverb::link

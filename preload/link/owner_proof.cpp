@@ -149,12 +149,15 @@ void Owner::on_prove(const std::shared_ptr<Link>& link, const wire::Prove& prove
         });
     return;
   }
+  const bool wrong = claim != link->claims.end() && claim->second.slot.kind == SlotKind::write &&
+                     !is_empty(claim->second.slots->look(claim->second.slot));
   give_up(link, prove.handle, answer == Answer::ok);
-  if (answer == Answer::refused) {
+  if (answer == Answer::refused || (answer == Answer::not_there && wrong)) {
     world_.counters.count(Counter::auth_failures);
     if (world_.log.every("proof", 10))
       world_.log.warn("a peer could not prove that a queue pair it speaks for is its own; refused");
   } else if (answer == Answer::ok) {
+    link->proven = true;
     world_.counters.count(Counter::qps_proven);
   }
   ack.answer = static_cast<uint32_t>(answer);
@@ -193,10 +196,10 @@ Answer Owner::judge(const std::shared_ptr<Link>& link, const wire::Prove& prove,
   const bool written = its.slot.kind == SlotKind::write;
   transcript.initiator_share = written ? its.slots->look(its.slot) : prove.share;
   const auto proof = prove_as_owner(its.pair, world_.policy().link().key, transcript);
+  // A slot that is written another queue pair of the domain could write, too, or one before it that
+  // is late: no reason to refuse who has it now.
   if (!proof || !equal(proof->initiator, prove.mac))
-    return written && (is_empty(transcript.initiator_share) || its.looks < looks_max)
-               ? Answer::not_there
-               : Answer::refused;
+    return written ? Answer::not_there : Answer::refused;
   if (!is_first_or_same(qp.handle, prove.identity))
     return Answer::refused;
   channel->end->prove(qp.handle, prove.handle);

@@ -453,6 +453,8 @@ const char* Seeker::judge(const wire::HelloAck& ack, const wire::Id& nonce, cons
     answer = Answer::wrong_version;
     return "the peer's adverb speaks another version of links";
   }
+  if (ack.answer == static_cast<uint32_t>(Answer::no_resources))
+    return "the peer has no room for more links";
   if (ack.answer != 0)
     return "not allowed by the peer's policy (link.allow)";
   const auto& key = world_.policy().link().key;

@@ -96,6 +96,8 @@ private:
   void finish(const std::shared_ptr<Search>& search, Bound bound);
   // seeker_proof.cpp
   void send_claim(const std::shared_ptr<Link>& link, uint64_t handle);
+  void offer_if_safe(const std::shared_ptr<Link>& link, uint64_t handle);
+  void offer_held(const std::shared_ptr<Link>& link);
   using Claims = std::unordered_map<uint64_t, std::unique_ptr<Claim>>;
   void renew(Claims::node_type claim);
   void on_slot(const std::shared_ptr<Link>& link, const wire::Slot& slot);

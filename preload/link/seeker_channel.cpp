@@ -116,6 +116,8 @@ void Seeker::on_companion_ack(const std::shared_ptr<Link>& link, const wire::Com
                                      : Bound{Verdict::refused, nullptr, 0, refusal});
     if (refusal != nullptr)
       link->paths.erase(found);
+    else
+      offer_held(link);
   };
   if (ack.answer != 0) {
     settle(ack.answer == static_cast<uint32_t>(Answer::no_such_protocol)

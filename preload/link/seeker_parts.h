@@ -84,11 +84,20 @@ struct Link {
 
 // A queue pair on its way to be proven.
 struct Claim {
-  enum class Stage : uint8_t { waits, asked, offered, told } stage = Stage::waits; // to be asked
+  // `held`: answered, but who does so has shown nothing yet of being where the queue pair's peer
+  // is.
+  enum class Stage : uint8_t {
+    waits,
+    asked,
+    held,
+    offered,
+    told
+  } stage = Stage::waits; // to be asked
   std::weak_ptr<Link> link;
   uint32_t key = 0;
   std::function<void(const Offer&)> offered;
   std::function<void(wire::Answer)> done;
+  Offer offer; // while it is held
   wire::Slot slot{};
   KeyPair pair;
   Transcript transcript{};
@@ -101,9 +110,10 @@ std::string path_key(const LocalQp& qp, const Protocol& protocol);
 struct Host {
   sockaddr_in6 address{};
   std::string name;
-  std::vector<std::shared_ptr<Link>> links;    // ready ones
-  std::shared_ptr<Link> under_way;             // a connection that has not been answered yet
-  bool known = false;                          // has answered as adverb before
+  std::vector<std::shared_ptr<Link>> links; // ready ones
+  std::shared_ptr<Link> under_way;          // a connection that has not been answered yet
+  bool known = false;                       // has answered as adverb before
+  bool proven = false; // a process there was at the other end of one of our queue pairs
   std::deque<std::shared_ptr<Search>> waiting; // for the connection under way
   std::chrono::nanoseconds stock_until{};      // of the World's clock
   int silences = 0;                            // in a row

@@ -51,6 +51,7 @@ void Seeker::renew(Claims::node_type claim) {
   switch (its.stage) {
   case Claim::Stage::waits:
   case Claim::Stage::asked:
+  case Claim::Stage::held:
     its.stage = Claim::Stage::waits;
     its.link.reset();
     claims_.insert(std::move(claim));
@@ -77,8 +78,8 @@ void Seeker::on_slot(const std::shared_ptr<Link>& link, const wire::Slot& slot) 
     world_.counters.count(Counter::malformed_messages);
     offer.answer = Answer::refused;
   }
-  const auto offered = std::move(claim.offered);
   if (offer.answer != Answer::ok) {
+    const auto offered = std::move(claim.offered);
     claims_.erase(at);
     return offered(offer);
   }
@@ -87,8 +88,36 @@ void Seeker::on_slot(const std::shared_ptr<Link>& link, const wire::Slot& slot) 
   if (offer.kind == SlotKind::write)
     offer.share = claim.pair.open;
   claim.slot = slot;
-  claim.stage = Claim::Stage::offered;
-  offered(offer);
+  claim.stage = Claim::Stage::held;
+  claim.offer = offer;
+  offer_if_safe(link, slot.handle);
+}
+
+// Who answers on the peer's host need not be the peer, and with a slot that is none has the queue
+// pair fail. One who has nothing to do with the device there cannot open a companion. It costs the
+// first path to a host a round trip: to who has been at the other end of one of our queue pairs
+// there it does not apply.
+void Seeker::offer_if_safe(const std::shared_ptr<Link>& link, uint64_t handle) {
+  const auto at = claims_.find(handle);
+  const auto asked = bound_.find(handle);
+  if (at == claims_.end() || asked == bound_.end() || at->second->link.lock() != link ||
+      at->second->stage != Claim::Stage::held)
+    return;
+  const auto path = link->paths.find(asked->second.path);
+  if (!host_of(link->host).proven && (path == link->paths.end() || !path->second.up))
+    return;
+  at->second->stage = Claim::Stage::offered;
+  const auto offered = std::move(at->second->offered);
+  offered(at->second->offer);
+}
+
+void Seeker::offer_held(const std::shared_ptr<Link>& link) {
+  std::vector<uint64_t> held;
+  for (const auto& [handle, claim] : claims_)
+    if (claim->stage == Claim::Stage::held)
+      held.push_back(handle);
+  for (const uint64_t handle : held)
+    offer_if_safe(link, handle);
 }
 
 // False: the channel that its requests would go over is not there.
@@ -170,6 +199,8 @@ void Seeker::on_prove_ack(const std::shared_ptr<Link>& link, const wire::ProveAc
                       "nothing is sent there",
                       link->host);
   }
+  if (answer == Answer::ok)
+    host_of(link->host).proven = true;
   claim->done(answer);
 }
 

@@ -508,7 +508,7 @@ void Links::look(uint64_t handle, const link::wire::Share& read,
     const auto found = written ? claim.slots->look(claim.slot) : read;
     if (found == claim.share)
       answer = Answer::ok;
-    else if (found != link::wire::Share{})
+    else if (!written && found != link::wire::Share{})
       answer = Answer::refused;
     else if (looks < looks_max) {
       world_.service.after(
