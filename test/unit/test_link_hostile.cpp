@@ -4,9 +4,12 @@
 #include "link/wire.h"
 #include "link_cases.h"
 
+#include <algorithm>
 #include <array>
+#include <deque>
 #include <optional>
 #include <random>
+#include <sys/resource.h>
 #include <thread>
 
 namespace {
@@ -173,6 +176,10 @@ public:
   bool silent() const {
     pollfd ready{fd_, POLLIN, 0};
     return poll(&ready, 1, 0) == 0;
+  }
+  bool has_ended() const {
+    char byte;
+    return recv(fd_, &byte, sizeof byte, MSG_DONTWAIT | MSG_PEEK) == 0;
   }
   static wire::Bind bind_for(uint64_t handle, uint32_t ours, uint32_t theirs) {
     const link::LocalQp q = qp(ours, handle, theirs);
@@ -373,6 +380,42 @@ bool a_process_may_have_so_many_channels_and_others_have_theirs() {
   return other.companion(1, 2) == Answer::ok;
 }
 
+bool who_has_proven_nothing_has_few_channels() {
+  Place place;
+  Node owner(place.proving(place.port), own);
+  if (!owner.hear('r'))
+    return false;
+  const Speaker stranger(place);
+  stranger.ask_for(1, there);
+  CHECK_THAT(stranger.hear<wire::BindAck>().answer == 0);
+  for (int i = 0; i < 8; ++i)
+    CHECK_THAT(stranger.companion(1, 2) == Answer::ok);
+  return stranger.companion(1, 2) == Answer::no_resources;
+}
+
+// And half of the process's descriptors stay its own.
+bool who_has_proven_nothing_makes_room_for_others() {
+  Place place;
+  constexpr int descriptors = 128;
+  Node owner(place.proving(place.port), [](Node& me) {
+    const rlimit few{descriptors, descriptors};
+    CHECK_THAT(setrlimit(RLIMIT_NOFILE, &few) == 0);
+    own(me);
+  });
+  if (!owner.hear('r'))
+    return false;
+  std::deque<Speaker> crowd;
+  for (int i = 0; i < 2 * descriptors; ++i) {
+    crowd.emplace_back(place).ask_for(1, there);
+    CHECK_THAT(crowd.back().hear<wire::BindAck>().answer == 0);
+  }
+  // The last are there, and as many as there is room for.
+  crowd.back().ask_for(2, there);
+  CHECK_THAT(crowd.back().hear<wire::BindAck>().answer == 0);
+  const auto ended = std::ranges::count_if(crowd, [](const Speaker& s) { return s.has_ended(); });
+  return ended >= 2 * descriptors - descriptors / 2;
+}
+
 bool nobody_goes_on_with_the_link_of_another() {
   Place place;
   Node owner(place.policy(), [](Node& me) {
@@ -438,6 +481,8 @@ constexpr Case cases[] = {
     CASE(a_peer_of_another_version_is_told_which_would_do),
     CASE(an_owner_of_another_version_is_refused_by_name),
     CASE(a_process_may_have_so_many_channels_and_others_have_theirs),
+    CASE(who_has_proven_nothing_has_few_channels),
+    CASE(who_has_proven_nothing_makes_room_for_others),
     CASE(a_channel_is_made_only_for_a_queue_pair_that_is_bound),
     CASE(nobody_else_is_told_that_a_wait_is_over),
     CASE(a_process_may_have_so_many_queue_pairs_bound_and_others_have_theirs),

@@ -459,6 +459,37 @@ int listen_somewhere(uint16_t& port) {
   return listener;
 }
 
+// Who has nothing to do with the device there cannot open a companion, and might offer a slot that
+// is none: here its numbers are right, but what is to come over it is not.
+bool no_slot_is_used_before_a_companion_is_open() {
+  Place place;
+  Node owner(place.proving(place.port), owns(writes));
+  const uint32_t theirs = owner.told();
+  uint16_t relayed = 0;
+  const int listener = listen_somewhere(relayed);
+  Node seeker(place.proving(relayed), [&](Node& me) {
+    install();
+    Domain domain;
+    QueuePair pair(domain, 0);
+    me.tell(pair.qp->qp_num);
+    CHECK_THAT(me.hear('c'));
+    pair.connect(theirs);
+    std::promise<link::Bound> bound;
+    std::atomic<bool> offered{false};
+    links().bind(pair.local(1), protocol, [&](const link::Bound& b) { bound.set_value(b); });
+    links().claim(1, some_key, [&](const link::Offer&) { offered = true; });
+    CHECK_THAT(bound.get_future().get().verdict != Verdict::adverb);
+    CHECK_THAT(!offered);
+  });
+  owner.tell(seeker.told());
+  if (!owner.hear('r'))
+    return false;
+  const Relay relay(listener, place.port, wire::Type::companion_ack,
+                    offsetof(wire::CompanionAck, nonce));
+  seeker.say('c');
+  return seeker.ended_well() && relay.altered();
+}
+
 // However many are asked of, slots are left for who needs one.
 bool for_a_key_of_the_device_no_slot_is_given() {
   Place place;
@@ -637,6 +668,7 @@ constexpr Case cases[] = {
     CASE(who_cannot_use_the_queue_pair_proves_nothing),
     CASE(what_has_been_proven_nobody_else_proves_again),
     CASE(who_has_not_the_queue_pair_is_not_taken_for_its_owner),
+    CASE(no_slot_is_used_before_a_companion_is_open),
     CASE(for_a_key_of_the_device_no_slot_is_given),
     CASE(a_claim_is_answered_when_its_queue_pair_is_there),
     CASE(all_that_is_asked_for_goes_with_the_hello),
