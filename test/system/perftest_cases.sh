@@ -42,6 +42,27 @@ every_size_completes() {
   done
 }
 
+# Of both of these each program once and each size: one host has them all.
+some_sizes_complete() {
+  perftest "ib_write_bw 8 MiB" ib_write_bw -n 5 -s 8388608
+  perftest "ib_read_bw 8 MiB" ib_read_bw -n 5 -s 8388608
+  perftest "ib_send_bw 64 KiB" ib_send_bw -n 20 -s 65536
+  perftest "ib_write_lat 64 KiB" ib_write_lat -n 20 -s 65536
+  perftest "ib_read_lat 1 byte" ib_read_lat -n 20 -s 1
+  perftest "ib_send_lat 1 byte" ib_send_lat -n 20 -s 1
+}
+
+events_wake_some_sleepers() {
+  local program
+  perftest "ib_read_bw sleeping on events, 8 MiB" ib_read_bw -n 5 -e -s 8388608
+  perftest "ib_read_lat sleeping on events, 1 byte" ib_read_lat -n 20 -e -s 1
+  perftest "ib_send_bw sleeping on events, 64 KiB" ib_send_bw -n 20 -e -s 65536
+  sleeping_send_lat "ib_send_lat sleeping on events, 1 byte" -s 1
+  for program in ib_atomic_{bw,lat}; do
+    perftest "$program sleeping on events" "$program" -n 20 -e
+  done
+}
+
 # Every power of two from 2 bytes to 8 MiB, in one run.
 sizes_in_a_row() {
   perftest "ib_send_bw 2 bytes to 8 MiB" ib_send_bw -n 5 -a
