@@ -168,8 +168,8 @@ void Program::move_up(Queue& queue) {
                        (asked ? IBV_QP_MAX_DEST_RD_ATOMIC : 0));
   attr.qp_state = IBV_QPS_RTS;
   attr.max_rd_atomic = 1;
-  if (const int rc = verbs_.modify_qp(queue.qp, &attr,
-                                      IBV_QP_STATE | (asked ? IBV_QP_MAX_QP_RD_ATOMIC : 0));
+  if (const int rc =
+          verbs_.modify_qp(queue.qp, &attr, IBV_QP_STATE | (asked ? IBV_QP_MAX_QP_RD_ATOMIC : 0));
       rc != 0)
     trouble.push_back("ibv_modify_qp to RTS: " + std::string(strerror(rc)));
 }
