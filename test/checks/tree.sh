@@ -34,9 +34,18 @@ entries_outside_layout() {
   tracked | cut -d/ -f1 | sort -u | grep -vxE 'meson.build|preload|kernel|policy|examples|test|scripts|README.md|COPYING|\..*'
 }
 
+# A fault that is not there any more proves nothing of the simulation.
+faults_that_do_not_apply() {
+  local fault
+  for fault in test/sim/mutants/*.patch; do
+    git apply --check "$fault" 2> /dev/null || echo "$fault"
+  done
+}
+
 check_empty "every file names its licence" without_licence_line
 check_empty "every folder has a README.md" folders_without_readme
 check_empty "nothing is marked as unfinished" unfinished_markers
 check_empty "no file names a path of somebody's machine" machine_paths
 check_empty "the top level is as agreed" entries_outside_layout
+check_empty "every fault of the simulation can be made" faults_that_do_not_apply
 finish
