@@ -125,8 +125,10 @@ bool Connection::passing(int error) {
 bool Connection::read_some() {
   for (int round = 0; round < reads_in_a_turn_; ++round) {
     std::array<std::byte, 4096> buffer;
-    if (room_ == 0)
-      return true;
+    if (room_ == 0) { // and the frame that was to fit in is not whole
+      world_.counters.count(observe::Counter::malformed_messages);
+      return false;
+    }
     iovec io{buffer.data(), std::min(buffer.size(), room_)};
     alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control;
     msghdr message{};

@@ -38,7 +38,6 @@ constexpr size_t away_max = 64;
 constexpr size_t links_max = 4096;  // and half as many as the process may have descriptors
 constexpr size_t bound_max = 4096;  // queue pairs of one peer process
 constexpr size_t channels_max = 64; // to one; a path and protocol needs one
-constexpr size_t channels_of_strangers_max = 8;
 // A companion that is asked for costs the owner a queue pair and receives, its peer nothing until
 // its nonce has come: which takes a round trip.
 constexpr std::chrono::seconds opening_due{10};
@@ -132,13 +131,14 @@ void Owner::accept(int fd, const wire::Hello& hello) {
     look_if_idle(link);
 }
 
-// It has shown nothing so far but numbers that anybody may know.
+// It has shown nothing so far but numbers that anybody may know. Who opens a companion has the use
+// of the device at the address it speaks for; most need never prove more.
 bool Owner::is_stranger(const Link& link) const {
   const bool knows_key = link.trusted && !world_.policy().link().key.empty();
-  return !link.vouched && !link.proven && !knows_key;
+  return !link.vouched && !link.opened && !knows_key;
 }
 
-// Who has proven nothing for the longest time makes room for another.
+// Who has shown nothing for the longest time makes room for another.
 bool Owner::make_room_for_link() {
   const size_t room = room_for_links();
   if (strangers_.size() >= 2 * links_max)
@@ -147,7 +147,7 @@ bool Owner::make_room_for_link() {
     const auto oldest = strangers_.front().lock();
     strangers_.pop_front();
     if (oldest && links_.contains(oldest) && is_stranger(*oldest))
-      end(oldest, "it has proven nothing, and others want its place");
+      end(oldest, "it has shown nothing, and others want its place");
   }
   return links_.size() < room;
 }
@@ -213,7 +213,7 @@ Answer Owner::resume(const std::shared_ptr<Link>& link, const wire::Id& ticket) 
     give_up(former, former->claims.begin()->first);
   link->bound = std::exchange(former->bound, {});
   link->channels = std::exchange(former->channels, {});
-  link->proven = link->proven || former->proven;
+  link->opened = link->opened || former->opened;
   former->away = false;
   end(former, "another connection stands for it");
   look_if_idle(link);
@@ -439,10 +439,10 @@ Answer Owner::make_companion(const std::shared_ptr<Link>& link, const wire::Comp
     return Answer::no_such_protocol;
   }
   std::erase_if(link->channels, [](const auto& c) { return c.end->down(); });
-  const size_t most = is_stranger(*link) ? channels_of_strangers_max : channels_max;
-  if (link->channels.size() >= most) {
+  if (link->channels.size() >= channels_max) {
     if (world_.log.every("channels", 10))
-      world_.log.warn("a peer process has {} channels here and asks for more; refused", most);
+      world_.log.warn("a peer process has {} channels here and asks for more; refused",
+                      channels_max);
     return Answer::no_resources;
   }
   std::shared_ptr<Companion> channel;
@@ -465,7 +465,7 @@ Answer Owner::make_companion(const std::shared_ptr<Link>& link, const wire::Comp
                         number = next_opening_](bool ok) {
                          if (const auto c = weak.lock(); c && ok)
                            c->send_proof(nonce);
-                         world_.service.run([this, number] { is_open(number); });
+                         world_.service.run([this, number, ok] { is_open(number, ok); });
                        }) != 0) {
     if (world_.log.every("companion", 10))
       world_.log.warn(
@@ -479,15 +479,16 @@ Answer Owner::make_companion(const std::shared_ptr<Link>& link, const wire::Comp
   ack.message_max = static_cast<uint32_t>(channel->message_max());
   ack.protocol_version = protocol->version();
   link->channels.push_back({qp.device, channel, request, ack});
-  await_opening(channel);
+  await_opening(link, channel);
   return Answer::ok;
 }
 
-void Owner::await_opening(const std::shared_ptr<Companion>& channel) {
+void Owner::await_opening(const std::shared_ptr<Link>& link,
+                          const std::shared_ptr<Companion>& channel) {
   const uint64_t number = next_opening_++;
   const uint64_t timer =
       world_.service.after(opening_due, [this, number] { give_opening_up(number); });
-  opening_.emplace(number, Opening{channel, timer});
+  opening_.emplace(number, Opening{link, channel, timer});
   if (opening_.size() > opening_max)
     give_opening_up(opening_.begin()->first); // the oldest
 }
@@ -495,13 +496,15 @@ void Owner::await_opening(const std::shared_ptr<Companion>& channel) {
 void Owner::give_opening_up(uint64_t number) {
   if (const auto channel = opening_.at(number).end.lock())
     channel->close();
-  is_open(number);
+  is_open(number, false);
 }
 
-void Owner::is_open(uint64_t number) {
+void Owner::is_open(uint64_t number, bool ok) {
   const auto at = opening_.find(number);
   if (at == opening_.end())
     return;
+  if (const auto link = at->second.link.lock(); link && ok)
+    link->opened = true;
   world_.service.cancel(at->second.timer);
   opening_.erase(at);
 }

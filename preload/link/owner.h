@@ -60,9 +60,9 @@ private:
   void on_companion(const std::shared_ptr<Link>& link, const wire::Companion& request);
   wire::Answer make_companion(const std::shared_ptr<Link>& link, const wire::Companion& request,
                               wire::CompanionAck& ack);
-  void await_opening(const std::shared_ptr<Companion>& channel);
+  void await_opening(const std::shared_ptr<Link>& link, const std::shared_ptr<Companion>& channel);
   void give_opening_up(uint64_t number);
-  void is_open(uint64_t number);
+  void is_open(uint64_t number, bool ok);
   bool is_stranger(const Link& link) const;
   bool make_room_for_link();
   void end(const std::shared_ptr<Link>& link, const char* why);
@@ -97,6 +97,7 @@ private:
   std::unordered_map<uint64_t, wire::Share> proven_by_; // queue pairs, by handle; whose identity
   std::deque<std::weak_ptr<Link>> strangers_;           // the oldest first
   struct Opening {
+    std::weak_ptr<Link> link;
     std::weak_ptr<Companion> end;
     uint64_t timer;
   };

@@ -157,7 +157,6 @@ void Owner::on_prove(const std::shared_ptr<Link>& link, const wire::Prove& prove
     if (world_.log.every("proof", 10))
       world_.log.warn("a peer could not prove that a queue pair it speaks for is its own; refused");
   } else if (answer == Answer::ok) {
-    link->proven = true;
     world_.counters.count(Counter::qps_proven);
   }
   ack.answer = static_cast<uint32_t>(answer);

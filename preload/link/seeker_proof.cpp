@@ -26,7 +26,6 @@ void Seeker::claim(uint64_t handle, uint32_t key, std::function<void(const Offer
   auto claim = std::make_unique<Claim>();
   claim->key = key;
   claim->offered = std::move(offered);
-  claim->pair = new_key_pair(world_.entropy);
   claims_[handle] = std::move(claim);
   // Else it goes when the bind does, or when that is answered.
   const auto link = asked == bound_.end() ? nullptr : asked->second.link.lock();
@@ -83,6 +82,7 @@ void Seeker::on_slot(const std::shared_ptr<Link>& link, const wire::Slot& slot) 
     claims_.erase(at);
     return offered(offer);
   }
+  claim.pair = new_key_pair(world_.entropy);
   offer.rkey = slot.rkey;
   offer.address = slot_address(offer.kind, slot.index);
   if (offer.kind == SlotKind::write)

@@ -130,6 +130,7 @@ void Qp::on_offer(uint64_t handle, uint64_t round, const link::Offer& offer) {
     const bool possible = offer.kind == link::SlotKind::write || attr_.max_rd_atomic != 0;
     if (offer.answer == Answer::real_key) {
       proving_.answer = KeyVerdict::Kind::real;
+      proving_.tries = 0; // what waits the next time has not waited before
       proving_.stage = ProofStage::answered;
       learn_answer();
     } else if (offer.answer == Answer::ok && possible) {

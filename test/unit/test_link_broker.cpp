@@ -378,6 +378,16 @@ TEST_CASE("garbage, truncation, wrong versions and wrong messages are refused an
   CHECK(connected(stranger, fd));
 }
 
+TEST_CASE("a frame longer than a hello is not waited for", "[broker]") {
+  const uint16_t port = free_port();
+  make(port, inbox()).add({}, 9);
+  const uint64_t before = value(Counter::malformed_messages);
+  const Stranger stranger(port);
+  stranger.send(wire::frame(wire::HelloAck{})); // more of it than is read
+  REQUIRE(stranger.closed());
+  CHECK(value(Counter::malformed_messages) == before + 1);
+}
+
 TEST_CASE("a thousand silent connections at once are refused or ended, and nothing of them stays") {
   allow_many_descriptors();
   const uint16_t port = free_port();
