@@ -494,8 +494,12 @@ void Owner::await_opening(const std::shared_ptr<Link>& link,
 }
 
 void Owner::give_opening_up(uint64_t number) {
-  if (const auto channel = opening_.at(number).end.lock())
+  const Opening& late = opening_.at(number);
+  if (const auto channel = late.end.lock()) {
     channel->close();
+    if (const auto link = late.link.lock()) // else its receives go when the next is asked for
+      std::erase_if(link->channels, [&](const auto& c) { return c.end == channel; });
+  }
   is_open(number, false);
 }
 
