@@ -216,6 +216,11 @@ Answer Owner::resume(const std::shared_ptr<Link>& link, const wire::Id& ticket) 
   link->opened = link->opened || former->opened;
   former->away = false;
   end(former, "another connection stands for it");
+  // The ticket stays that of the link: who does not hear the answer, as this connection is lost as
+  // well, asks by it once more.
+  by_ticket_.erase(link->ticket);
+  link->ticket = ticket;
+  by_ticket_[ticket] = link;
   look_if_idle(link);
   world_.counters.count(Counter::links_resumed);
   return Answer::ok;

@@ -35,8 +35,9 @@ constexpr std::chrono::milliseconds remember_refusal{50};
 // Who accepts connections may be a broker that is slow, or its successor about to take over. Where
 // there has been one, or it has said so by its banner, it is waited for.
 constexpr std::chrono::seconds answer_due{3};
-constexpr std::chrono::milliseconds again_after{30};
-constexpr int again_max = 4; // times a connection that ended early is made anew
+constexpr std::chrono::milliseconds again_after{30}; // doubling
+constexpr int doublings_max = 5;
+constexpr int losses_max = 4; // of early ends, where nobody has been heard to run adverb
 constexpr size_t unbound_max = 1024;
 constexpr int attempts_max =
     16; // connections made for one queue pair; a host's devices number alike
@@ -342,14 +343,23 @@ void Seeker::no_link(Host& host, const std::shared_ptr<Link>& link, Answer answe
   }
 }
 
-// Lets a search go on a little later; false when it has been tried often enough.
-bool Seeker::again(const std::shared_ptr<Search>& search) {
-  if (search->attempts >= again_max)
-    return false;
-  world_.service.after(again_after, [this, weak = std::weak_ptr(search)] {
+void Seeker::again_later(const std::shared_ptr<Search>& search, std::chrono::milliseconds pause) {
+  world_.service.after(pause, [this, weak = std::weak_ptr(search)] {
     if (const auto s = weak.lock())
       go_on(s);
   });
+}
+
+// Lets a search whose connection ended before it was answered go on a little later; false when that
+// has been often enough. Where it was `cut` from who is known to run adverb the network is at
+// fault, which may pass, and any verdict would be a guess: bind_due ends it.
+bool Seeker::again(const std::shared_ptr<Link>& link, const std::shared_ptr<Search>& search,
+                   bool cut) {
+  if (link->first == search)
+    --search->attempts; // the same process is to be asked
+  if (++search->losses >= losses_max && !cut)
+    return false;
+  again_later(search, again_after * (1 << std::min(search->losses - 1, doublings_max)));
   return true;
 }
 
@@ -363,10 +373,10 @@ void Seeker::lost(const std::shared_ptr<Link>& link, const char* why) {
     link->ended = true;
     // Nobody listens, so nobody there runs adverb, unless a broker has just gone: its successor
     // takes some instants.
-    if ((link->connection->has_sent() || host.known) && again(link->first)) {
+    const bool cut = link->connection->cut() && (link->greeted || host.known);
+    if ((link->connection->has_sent() || host.known) && again(link, link->first, cut)) {
       for (const auto& search : take_waiting(host, link))
-        if (!again(search))
-          go_on(search);
+        again_later(search, again_after);
       return;
     }
     no_link(host, link, Answer::no_such_qp, Why::refusal, why);
@@ -402,15 +412,19 @@ void Seeker::give_up(const std::shared_ptr<Link>& link, const char* why) {
 
 // Searches that had asked this link and wait for its answer.
 void Seeker::start_over(const std::shared_ptr<Link>& link) {
-  std::vector<std::shared_ptr<Search>> again;
+  std::vector<std::shared_ptr<Search>> asked;
   for (const auto& [handle, search] : searches_)
     if (search->tried.contains(link.get()))
-      again.push_back(search);
-  for (const auto& search : again) {
-    if (search->asked.lock() == link)
-      search->asked.reset();
+      asked.push_back(search);
+  for (const auto& search : asked) {
     search->tried.erase(link.get());
-    go_on(search);
+    if (search->asked.lock() != link) {
+      go_on(search);
+      continue;
+    }
+    search->asked.reset();
+    if (!again(link, search, link->connection->cut()))
+      finish(search, {Verdict::refused, nullptr, 0, "the peer ends the link without an answer"});
   }
 }
 

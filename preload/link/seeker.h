@@ -66,7 +66,8 @@ private:
   void connect(Host& host, const std::shared_ptr<Search>& first);
   void ask(const std::shared_ptr<Link>& link, const std::shared_ptr<Search>& search);
   void silent(const std::shared_ptr<Link>& link, bool patient);
-  bool again(const std::shared_ptr<Search>& search);
+  void again_later(const std::shared_ptr<Search>& search, std::chrono::milliseconds pause);
+  bool again(const std::shared_ptr<Link>& link, const std::shared_ptr<Search>& search, bool cut);
   void on_frame(const std::shared_ptr<Link>& link, const wire::Frame& frame);
   const char* judge(const wire::HelloAck& ack, const wire::Id& nonce, const std::string& host,
                     wire::Answer& answer);
@@ -88,6 +89,7 @@ private:
   void start_over(const std::shared_ptr<Link>& link);
   // seeker_away.cpp
   void go_away(const std::shared_ptr<Link>& link, const char* why);
+  std::vector<const Asked*> bound_over(const std::shared_ptr<Link>& link) const;
   void come_back(const std::shared_ptr<Link>& link);
   void on_frame_away(const std::shared_ptr<Link>& link, const wire::Frame& frame);
   void try_later(const std::shared_ptr<Link>& link, bool refused);

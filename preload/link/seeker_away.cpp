@@ -23,8 +23,8 @@ namespace {
 // Shorter than the owner keeps what is bound (owner.cpp).
 constexpr std::chrono::seconds back_due{8};
 constexpr std::chrono::milliseconds answer_due{2000};
-constexpr std::chrono::milliseconds pause_first{250};
-constexpr std::chrono::milliseconds pause_most{1000};
+constexpr std::chrono::milliseconds pause_first{50}; // doubling
+constexpr std::chrono::milliseconds pause_most{500};
 // Nobody listens: a broker has just gone, and its successor takes some instants. Else nobody there
 // runs adverb any more.
 constexpr int refused_max = 2;
@@ -52,14 +52,19 @@ void Seeker::go_away(const std::shared_ptr<Link>& link, const char* why) {
   come_back(link);
 }
 
-// The broker there finds the process by a queue pair of its, any that is bound over the link.
-void Seeker::come_back(const std::shared_ptr<Link>& link) {
-  assert(world_.service.on_thread());
-  Away& away = *link->away;
+auto Seeker::bound_over(const std::shared_ptr<Link>& link) const -> std::vector<const Asked*> {
   std::vector<const Asked*> bound;
   for (const auto& [handle, asked] : bound_)
     if (asked.link.lock() == link)
       bound.push_back(&asked);
+  return bound;
+}
+
+// The broker there finds the process by a queue pair of its, any that is bound over the link.
+void Seeker::come_back(const std::shared_ptr<Link>& link) {
+  assert(world_.service.on_thread());
+  Away& away = *link->away;
+  const auto bound = bound_over(link);
   if (bound.empty())
     return stay_away(link, "nothing is bound over it");
   const Asked& asked = *bound[away.tries % bound.size()];
@@ -73,7 +78,8 @@ void Seeker::come_back(const std::shared_ptr<Link>& link) {
   hello.nonce = away.nonce;
   hello.dgid = asked.bind.dgid;
   hello.dqpn = asked.bind.dqpn;
-  hello.attempt = static_cast<uint32_t>(++away.tries);
+  ++away.tries;
+  hello.attempt = static_cast<uint32_t>(away.tries + away.tries / bound.size());
   away.connection->send(wire::frame(hello));
   // The connection, or the timer, keeps the link meanwhile.
   const auto* const mine = away.connection.get();
@@ -113,10 +119,14 @@ void Seeker::on_frame_away(const std::shared_ptr<Link>& link, const wire::Frame&
   const auto ack = wire::get<wire::HelloAck>(frame);
   Answer answer = Answer::ok;
   const char* const why = judge(ack, away.nonce, link->host, answer);
-  // That queue pair has gone there, or another process has one of the same number.
+  // That queue pair has gone there, or another process has one of the same number: the next one may
+  // be found.
   if (answer == Answer::no_such_qp || (why == nullptr && ack.process != link->peer)) {
     away.connection->close();
-    return try_later(link, true);
+    if (++away.unknown >= 2 * bound_over(link).size())
+      return stay_away(link, "the peer's process is gone");
+    away.pause = {};
+    return try_later(link, false);
   }
   if (why != nullptr)
     return stay_away(link, why);
@@ -124,10 +134,9 @@ void Seeker::on_frame_away(const std::shared_ptr<Link>& link, const wire::Frame&
     away.connection->send(wire::frame(wire::Auth{know_key(key, 'i', away.nonce, ack.nonce)}));
   away.connection->send(wire::frame(wire::Resume{link->ticket}));
   away.owner_nonce = ack.nonce;
-  link->ticket = ack.ticket;
 }
 
-// `refused`: who answers knows of no such process, or nobody does.
+// `refused`: nobody listens.
 void Seeker::try_later(const std::shared_ptr<Link>& link, bool refused) {
   Away& away = *link->away;
   if (away.timer != 0)

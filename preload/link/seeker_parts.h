@@ -33,7 +33,8 @@ struct Search {
   uint64_t remote_handle = 0;
   bool proven = false; // needs no proof
   uint64_t timer = 0;
-  int attempts = 0;
+  int attempts = 0;     // connections made for it that were not lost
+  int losses = 0;       // and those that were, before they had answered
   bool unknown = false; // a process that was asked does not own the queue pair
   bool finished = false;
   bool waits = false; // for the connection under way to its host
@@ -48,7 +49,8 @@ struct Away {
   std::chrono::nanoseconds until{}; // of the World's clock
   std::chrono::milliseconds pause{};
   size_t tries = 0;
-  int refused = 0; // in a row: nobody listens
+  int refused = 0;    // in a row: nobody listens
+  size_t unknown = 0; // queue pairs that the process was not found by
 };
 
 struct Link {

@@ -78,6 +78,7 @@ void Seeker::on_slot(const std::shared_ptr<Link>& link, const wire::Slot& slot) 
     offer.answer = Answer::refused;
   }
   if (offer.answer != Answer::ok) {
+    world_.log.debug("claim of {:x}: answer {}", slot.handle, slot.answer);
     const auto offered = std::move(claim.offered);
     claims_.erase(at);
     return offered(offer);

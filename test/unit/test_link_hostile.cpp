@@ -452,12 +452,35 @@ bool nobody_goes_on_with_the_link_of_another() {
     CHECK_THAT(resume(liar, honest.ticket) == Answer::refused);
   }
   CHECK_THAT(honest.companion(1, 2) == Answer::ok);
-  // The same peer, over another connection; a ticket serves once.
+  // The same peer, over another connection.
   const Speaker again(place);
   CHECK_THAT(resume(again, honest.ticket) == Answer::ok);
   CHECK_THAT(again.companion(1, 2) == Answer::ok);
-  const Speaker late(place);
-  CHECK_THAT(resume(late, honest.ticket) == Answer::refused);
+  return true;
+}
+
+bool a_link_goes_on_though_nobody_heard_the_answer() {
+  Place place;
+  Node owner(place.policy(), own);
+  if (!owner.hear('r'))
+    return false;
+  wire::Id ticket{};
+  {
+    const Speaker peer(place);
+    peer.ask_for(1, there);
+    CHECK_THAT(peer.hear<wire::BindAck>().answer == 0);
+    CHECK_THAT(peer.companion(1, 2) == Answer::ok);
+    ticket = peer.ticket;
+    CHECK_THAT(cut_connections(place.port) == 1);
+  }
+  // Each time it is answered, and so the owner has gone on with it; who asks anew does as if it had
+  // not heard.
+  for (int unheard = 0; unheard < 3; ++unheard) {
+    const Speaker again(place);
+    again.say(wire::frame(wire::Resume{ticket}));
+    CHECK_THAT(again.hear<wire::ResumeAck>().answer == 0);
+    CHECK_THAT(cut_connections(place.port) == 1);
+  }
   return true;
 }
 
@@ -493,6 +516,7 @@ constexpr Case cases[] = {
     CASE(an_owner_outlives_peers_that_talk_nonsense),
     CASE(a_seeker_outlives_brokers_that_talk_nonsense_and_gives_a_verdict),
     CASE(nobody_goes_on_with_the_link_of_another),
+    CASE(a_link_goes_on_though_nobody_heard_the_answer),
     CASE(a_link_that_is_not_gone_on_with_ends),
 };
 

@@ -582,6 +582,46 @@ bool who_asks_while_the_connection_is_lost_is_answered() {
   return seeker.ended_well();
 }
 
+// Most of what is bound over a link may have been destroyed at the peer when its connection is lost.
+bool a_lost_link_is_found_by_any_queue_pair_that_is_left() {
+  Place place;
+  Node owner(place.policy(), [&](Node& me) {
+    install();
+    for (uint32_t i = 0; i < 8; ++i) {
+      links().publish(qp(there + i, 2 + i));
+      links().connected(qp(there + i, 2 + i, here + i));
+    }
+    me.say('r');
+    me.hear('w');
+    for (uint32_t i = 0; i < 8; ++i)
+      if (i != 5)
+        links().withdraw(there + i, device(), 2 + i);
+    me.say('d');
+    me.hear('q');
+  });
+  if (!owner.hear('r'))
+    return false;
+  Node seeker(place.policy(), [&](Node& me) {
+    const auto first = ask();
+    CHECK_THAT(first.verdict == Verdict::adverb);
+    for (uint32_t i = 1; i < 8; ++i)
+      CHECK_THAT(bind(qp(here + i, 10 + i, there + i)).verdict == Verdict::adverb);
+    me.say('w');
+    CHECK_THAT(me.hear('d'));
+    CHECK_THAT(cut_connections(place.port) == 1);
+    wait_until([&] { return value(Counter::links_resumed) == 1; });
+    asker->exchange(*first.channel, 50);
+    CHECK_THAT(asker->downs == 0 && value(Counter::links_down) == 0);
+  });
+  if (!seeker.hear('w'))
+    return false;
+  owner.say('w');
+  if (!owner.hear('d'))
+    return false;
+  seeker.say('d');
+  return seeker.ended_well();
+}
+
 // A process may be stopped before a link to it is made: its device would serve its peers, and
 // nobody takes it for one without adverb.
 bool an_owner_that_is_stopped_is_waited_for() {
@@ -655,6 +695,7 @@ constexpr Case cases[] = {
     CASE(a_channel_outlives_its_connection),
     CASE(a_channel_outlives_its_connection_also_with_a_key),
     CASE(who_asks_while_the_connection_is_lost_is_answered),
+    CASE(a_lost_link_is_found_by_any_queue_pair_that_is_left),
     CASE(a_channel_ends_when_its_connection_is_lost_and_the_peer_has_gone),
     CASE(an_owner_that_is_stopped_is_waited_for),
     CASE(another_process_takes_over_the_broker),
