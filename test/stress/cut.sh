@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 # cut.sh DIRECTORY-OF-LOOPBACK LIBADVERB PROGRAM [OPTION]...: run.sh in a network of its own, in which every
-# connection between the two processes is given up ten times a second. Programs notice nothing of it.
+# connection between the two processes is given up some times a second (cut.py). Programs notice nothing of it.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 if [ -z "${CUT_INSIDE-}" ]; then
