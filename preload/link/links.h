@@ -64,6 +64,10 @@ public:
   // id. `done` is called once on the service thread, unless cancel_bind() comes first.
   virtual void bind(const LocalQp& qp, uint8_t protocol, std::function<void(Bound)> done) = 0;
   virtual void cancel_bind(uint64_t handle) = 0;
+  // Whether a channel of that protocol has been open on the queue pair's path before: then it may
+  // be asked for ahead. Others cost memory of both sides that a program which only sends has no use
+  // for.
+  virtual bool has_met(const LocalQp& qp, uint8_t protocol) const = 0;
   // How a queue pair is proven to be ours, and the peer's to be the one we mean: claim() asks the
   // peer for a slot, as `key` is to be used, which may be the device's own (`real_key`). The queue
   // pair writes it, or reads it, and prove() has the peer look: at once where it is written, for

@@ -201,7 +201,7 @@ void Seeker::ask(const std::shared_ptr<Link>& link, const std::shared_ptr<Search
       before != bound_.end() && before->second.link.lock() != link)
     unbind(bind.handle);
   std::erase(link->unbound, bind.handle);
-  bound_[bind.handle] = {link, bind, 0, seeking::path_key(search->qp, *search->protocol)};
+  bound_[bind.handle] = {link, bind, 0, seeking::path_key(search->qp, search->protocol->id())};
   link->connection->send(wire::frame(bind));
   want_channel(link, search);
   claims_.erase(bind.handle);

@@ -6,12 +6,14 @@
 #include "link/links.h"
 #include "link/proof.h"
 #include "link/wire.h"
+#include "world/sync.h"
 
 #include <chrono>
 #include <deque>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -43,7 +45,8 @@ public:
   void bind(const LocalQp& qp, std::shared_ptr<Protocol> protocol, std::function<void(Bound)> done);
   void cancel(uint64_t handle);
   void unbind(uint64_t handle);
-  // As Links' are.
+  // As Links' are. This one any thread's.
+  bool has_met(const LocalQp& qp, uint8_t protocol) const;
   void claim(uint64_t handle, uint32_t key, std::function<void(const Offer&)> offered);
   void prove(uint64_t handle, const wire::Share& read, std::function<void(wire::Answer)> done);
 
@@ -114,6 +117,8 @@ private:
   std::unordered_map<uint64_t, std::shared_ptr<Search>> searches_;
   std::unordered_map<uint64_t, Asked> bound_;
   Claims claims_;
+  mutable Mutex met_lock_;          // a leaf
+  std::set<std::string> met_;       // paths
   std::optional<KeyPair> identity_; // once it is needed
 };
 

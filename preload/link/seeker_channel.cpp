@@ -7,6 +7,7 @@
 #include "world/world.h"
 
 #include <algorithm>
+#include <mutex>
 #include <span>
 #include <utility>
 #include <vector>
@@ -19,14 +20,20 @@ using wire::Answer;
 namespace {
 constexpr uint32_t credits_max = UINT16_MAX; // what a frame can say
 constexpr uint32_t message_least = 256;      // as the owner has it
+constexpr size_t met_max = 65536;
 } // namespace
 
-std::string seeking::path_key(const LocalQp& qp, const Protocol& protocol) {
-  std::string key = std::to_string(protocol.id()) + "/" + qp.device->name + "/" +
+std::string seeking::path_key(const LocalQp& qp, uint8_t protocol) {
+  std::string key = std::to_string(protocol) + "/" + qp.device->name + "/" +
                     std::to_string(qp.ah.port_num) + "/" + std::to_string(qp.pkey_index) + "/" +
                     std::to_string(qp.ah.grh.sgid_index) + "/" + std::to_string(qp.ah.dlid) + "/";
   key.append(reinterpret_cast<const char*>(qp.ah.grh.dgid.raw), 16);
   return key;
+}
+
+bool Seeker::has_met(const LocalQp& qp, uint8_t protocol) const {
+  const std::lock_guard hold(met_lock_);
+  return met_.contains(seeking::path_key(qp, protocol));
 }
 
 // A search that is not bound yet sees to it that there is one, or will be.
@@ -34,7 +41,7 @@ void Seeker::want_channel(const std::shared_ptr<Link>& link,
                           const std::shared_ptr<Search>& search) {
   if (search->finished)
     return;
-  Link::Path& path = link->paths[seeking::path_key(search->qp, *search->protocol)];
+  Link::Path& path = link->paths[seeking::path_key(search->qp, search->protocol->id())];
   if (path.channel && path.channel->down()) {
     auto waiting = std::move(path.waiting);
     path = {};
@@ -105,6 +112,11 @@ void Seeker::on_companion_ack(const std::shared_ptr<Link>& link, const wire::Com
     if (found == link->paths.end() || found->second.channel != asked.lock())
       return;
     found->second.up = refusal == nullptr;
+    if (refusal == nullptr) {
+      const std::lock_guard hold(met_lock_);
+      if (met_.size() < met_max)
+        met_.insert(key);
+    }
     for (const auto& s : std::exchange(found->second.waiting, {}))
       if (s->remote_handle != 0) // else it asks for it once more when it is bound
         finish(s, refusal == nullptr ? Bound{Verdict::adverb,

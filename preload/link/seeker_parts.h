@@ -107,7 +107,7 @@ struct Claim {
 };
 
 // Queue pairs on one path share a channel of each protocol.
-std::string path_key(const LocalQp& qp, const Protocol& protocol);
+std::string path_key(const LocalQp& qp, uint8_t protocol);
 
 struct Host {
   sockaddr_in6 address{};

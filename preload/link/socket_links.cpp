@@ -29,6 +29,9 @@ public:
   void withdraw(uint32_t qpn, ibv_device* device, uint64_t handle) override;
   void bind(const LocalQp& qp, uint8_t protocol, std::function<void(Bound)> done) override;
   void cancel_bind(uint64_t handle) override;
+  bool has_met(const LocalQp& qp, uint8_t protocol) const override {
+    return seeker_.has_met(qp, protocol);
+  }
   void claim(uint64_t handle, uint32_t key, std::function<void(const Offer&)> offered) override;
   void prove(uint64_t handle, const wire::Share& read,
              std::function<void(wire::Answer)> done) override;

@@ -4,6 +4,7 @@
 #include "observe/counters.h"
 #include "observe/log.h"
 #include "provider/real.h"
+#include "transfer/protocol.h"
 #include "world/world.h"
 
 #include <cerrno>
@@ -71,11 +72,13 @@ void Qp::entered(ibv_qp_state before, ibv_qp_state now) {
     return;
   if (may_link_ && before == IBV_QPS_RTR) {
     send_cq_->ensure_kick(attr_.ah_attr);
-    // Asked early, so that the first one-sided request finds the answer. The device has moved by
-    // now: what cannot be asked does not fail the move, and that request asks again.
-    const std::lock_guard hold(lock_);
+    // The first one-sided request asks the peer; where such were made before, ahead of it, so that
+    // it finds the answer. The device has moved by now: what cannot be asked does not fail the
+    // move, and that request asks again.
     try {
-      if (peer_ == steering::Peer::unknown)
+      const bool met = world().links().has_met(local(), transfer::protocol_id);
+      const std::lock_guard hold(lock_);
+      if (met && peer_ == steering::Peer::unknown)
         ask_peer();
     } catch (const std::bad_alloc&) {
       world().counters.count(observe::Counter::exceptions_caught);

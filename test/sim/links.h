@@ -128,6 +128,10 @@ public:
   void bind(const adverb::link::LocalQp& qp, uint8_t,
             std::function<void(adverb::link::Bound)> done) override;
   void cancel_bind(uint64_t handle) override { cancel(handle); }
+  // Whatever they say, as another queue pair may have opened the path meanwhile.
+  bool has_met(const adverb::link::LocalQp&, uint8_t) const override {
+    return net_.choices.once_in(2);
+  }
   void claim(uint64_t handle, uint32_t key,
              std::function<void(const adverb::link::Offer&)> offered) override;
   void prove(uint64_t handle, const adverb::link::wire::Share& read,

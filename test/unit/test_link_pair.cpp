@@ -48,6 +48,7 @@ bool queue_pairs_of_one_pair_of_processes_share_a_channel() {
     return false;
   Node seeker(place.policy(), [](Node&) {
     install();
+    CHECK_THAT(!links().has_met(qp(here, 1, there), protocol));
     std::vector<std::future<link::Bound>> all;
     for (uint32_t i = 0; i < 20; ++i) {
       auto promise = std::make_shared<std::promise<link::Bound>>();
@@ -64,6 +65,8 @@ bool queue_pairs_of_one_pair_of_processes_share_a_channel() {
       channel = bound.channel;
     }
     CHECK_THAT(value(Counter::companions) == 1);
+    CHECK_THAT(links().has_met(qp(here + 30, 31, there + 30), protocol));
+    CHECK_THAT(!links().has_met(qp(here + 30, 31, there + 30), protocol + 1));
   });
   return seeker.ended_well();
 }
@@ -582,7 +585,8 @@ bool who_asks_while_the_connection_is_lost_is_answered() {
   return seeker.ended_well();
 }
 
-// Most of what is bound over a link may have been destroyed at the peer when its connection is lost.
+// Most of what is bound over a link may have been destroyed at the peer when its connection is
+// lost.
 bool a_lost_link_is_found_by_any_queue_pair_that_is_left() {
   Place place;
   Node owner(place.policy(), [&](Node& me) {

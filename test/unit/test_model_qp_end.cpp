@@ -261,6 +261,26 @@ TEST_CASE("a queue pair that has moved says so, though its peer cannot be asked 
   CHECK(b.memory[263] == 7);
 }
 
+TEST_CASE("a peer is asked when a one-sided request wants it, or was asked on that path before",
+          "[qp]") {
+  const bool met = GENERATE(false, true);
+  Two two;
+  Program& a = two.a;
+  Program& b = two.b;
+  two.joint.met = met;
+  reset(a);
+  two.joint.binds = 0;
+  a.connect(b);
+  CHECK(two.joint.binds == (met ? 1 : 0));
+  REQUIRE(b.receive(31, 0, 64) == 0);
+  REQUIRE(a.post(IBV_WR_SEND, 1, 64, 64, b, 0, 0) == 0);
+  CHECK(numbers(drain(two, a)) == Numbers{1});
+  CHECK(two.joint.binds == (met ? 1 : 0));
+  REQUIRE(a.post(IBV_WR_RDMA_WRITE, 2, 64, 64, b, 200, b.mr->rkey) == 0);
+  CHECK(numbers(drain(two, a)) == Numbers{2});
+  CHECK(two.joint.binds == 1);
+}
+
 TEST_CASE("a queue pair that cannot be managed is not left behind", "[qp]") {
   const policy::Loaded loaded = policy::load_profile("unpinned");
   FakeFabric fabric;

@@ -52,6 +52,8 @@ public:
   std::vector<Pair> pairs;
   bool out_of_threads = false; // links cannot be had
   bool out_of_memory = false;  // to look for a peer
+  bool met = true;             // all paths
+  unsigned binds = 0;          // that were asked for
   bool unproven = false;       // queue pairs have to be proven, and nobody answers a claim
   const uint8_t version;       // of the protocol, at both ends
 
@@ -81,6 +83,7 @@ public:
   void bind(const link::LocalQp& qp, uint8_t, std::function<void(link::Bound)> done) override {
     if (joint_.out_of_memory)
       throw std::bad_alloc();
+    ++joint_.binds;
     world_.service.run([this, qp, done = std::move(done)] {
       for (const auto& theirs : joint_.published) {
         if (theirs.qp.qpn != qp.dest_qpn)
@@ -109,6 +112,7 @@ public:
     });
   }
   void cancel_bind(uint64_t) override {}
+  bool has_met(const link::LocalQp&, uint8_t) const override { return joint_.met; }
   // One that comes before the bind is answered, which says that all is proven; or never answered.
   void claim(uint64_t, uint32_t, std::function<void(const link::Offer&)>) override {}
   void prove(uint64_t, const link::wire::Share&, std::function<void(link::wire::Answer)>) override {
