@@ -118,7 +118,10 @@ void Connection::ready(uint32_t events) {
 bool Connection::passing(int error) {
   if (error == EAGAIN || error == EWOULDBLOCK || error == EINTR)
     return true;
-  cut_ = cut_ || (has_sent_ && error != EPIPE && error != ENOTCONN);
+  // Until something has been sent, an error may say as well that there never was a connection.
+  const bool stood = has_sent_ ? error != EPIPE && error != ENOTCONN
+                               : error == ECONNRESET || error == ECONNABORTED;
+  cut_ = cut_ || stood;
   return false;
 }
 

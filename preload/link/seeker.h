@@ -63,23 +63,24 @@ private:
     std::string path;           // of the link
   };
 
-  Host& host_of(const std::string& name);
   void go_on(const std::shared_ptr<Search>& search);
-  int reach(const Host& host) const;
-  void connect(Host& host, const std::shared_ptr<Search>& first);
   void ask(const std::shared_ptr<Link>& link, const std::shared_ptr<Search>& search);
-  void silent(const std::shared_ptr<Link>& link, bool patient);
+  void on_bind_ack(const std::shared_ptr<Link>& link, const wire::BindAck& ack);
   void again_later(const std::shared_ptr<Search>& search, std::chrono::milliseconds pause);
   bool again(const std::shared_ptr<Link>& link, const std::shared_ptr<Search>& search, bool cut);
+  void start_over(const std::shared_ptr<Link>& link);
+  void finish(const std::shared_ptr<Search>& search, Bound bound);
+  // seeker_host.cpp
+  Host& host_of(const std::string& name);
+  int reach(const Host& host) const;
+  void connect(Host& host, const std::shared_ptr<Search>& first);
+  bool may_ask_early(const Link& link) const;
+  void stands(const std::shared_ptr<Link>& link);
+  void silent(const std::shared_ptr<Link>& link, bool patient);
   void on_frame(const std::shared_ptr<Link>& link, const wire::Frame& frame);
   const char* judge(const wire::HelloAck& ack, const wire::Id& nonce, const std::string& host,
                     wire::Answer& answer);
   void on_hello_ack(const std::shared_ptr<Link>& link, const wire::HelloAck& ack);
-  void on_bind_ack(const std::shared_ptr<Link>& link, const wire::BindAck& ack);
-  void on_companion_ack(const std::shared_ptr<Link>& link, const wire::CompanionAck& ack);
-  void want_channel(const std::shared_ptr<Link>& link, const std::shared_ptr<Search>& search);
-  bool may_ask_early(const Link& link) const;
-  void stands(const std::shared_ptr<Link>& link);
   static std::deque<std::shared_ptr<Search>> take_waiting(Host& host);
   static std::deque<std::shared_ptr<Search>> take_waiting(Host& host,
                                                           const std::shared_ptr<Link>& link);
@@ -89,7 +90,9 @@ private:
                const char* why);
   void lost(const std::shared_ptr<Link>& link, const char* why);
   void give_up(const std::shared_ptr<Link>& link, const char* why);
-  void start_over(const std::shared_ptr<Link>& link);
+  // seeker_channel.cpp
+  void want_channel(const std::shared_ptr<Link>& link, const std::shared_ptr<Search>& search);
+  void on_companion_ack(const std::shared_ptr<Link>& link, const wire::CompanionAck& ack);
   // seeker_away.cpp
   void go_away(const std::shared_ptr<Link>& link, const char* why);
   std::vector<const Asked*> bound_over(const std::shared_ptr<Link>& link) const;
@@ -98,7 +101,6 @@ private:
   void try_later(const std::shared_ptr<Link>& link, bool refused);
   void stay_away(const std::shared_ptr<Link>& link, const char* why);
   void is_back(const std::shared_ptr<Link>& link);
-  void finish(const std::shared_ptr<Search>& search, Bound bound);
   // seeker_proof.cpp
   void send_claim(const std::shared_ptr<Link>& link, uint64_t handle);
   void offer_if_safe(const std::shared_ptr<Link>& link, uint64_t handle);

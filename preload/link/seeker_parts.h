@@ -21,6 +21,12 @@
 
 namespace adverb::link::seeking {
 
+// Beyond the owner's own wait for RTR, and as long as one is waited for that is known to be there
+// but does not answer: its process is stopped, or has no time. Where it dies the connection ends.
+constexpr std::chrono::seconds bind_due{60};
+// Between a connection that ended early and the next; doubling.
+constexpr std::chrono::milliseconds again_after{30};
+
 struct Link;
 
 struct Search {
