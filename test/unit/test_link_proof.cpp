@@ -149,6 +149,21 @@ Node::Story owns(unsigned access, size_t count = 1) {
   };
 }
 
+// Has a queue pair of its own, tells its number, and connects it to `theirs` when it hears 'c'.
+struct Initiator : Node {
+  Initiator(const std::string& policy, uint32_t theirs,
+            const std::function<void(Node&, QueuePair&)>& story)
+      : Node(policy, [&](Node& me) {
+          install();
+          Domain domain;
+          QueuePair pair(domain, 0);
+          me.tell(pair.qp->qp_num);
+          CHECK_THAT(me.hear('c'));
+          pair.connect(theirs);
+          story(me, pair);
+        }) {}
+};
+
 struct Counted {
   uint32_t proven;
   uint32_t failures;
@@ -177,13 +192,7 @@ bool a_queue_pair_is_proven_by_using_it() {
     Place place;
     Node owner(place.proving(place.port), owns(access));
     const uint32_t theirs = owner.told();
-    Node seeker(place.proving(place.port), [&](Node& me) {
-      install();
-      Domain domain;
-      QueuePair pair(domain, 0);
-      me.tell(pair.qp->qp_num);
-      CHECK_THAT(me.hear('c'));
-      pair.connect(theirs);
+    Initiator seeker(place.proving(place.port), theirs, [&](Node&, QueuePair& pair) {
       CHECK_THAT(prove_by_using(pair, 1, kind) == Answer::ok);
       CHECK_THAT(prove_by_using(pair, 1, kind) == Answer::ok); // once more
     });
@@ -204,13 +213,7 @@ bool a_queue_pair_that_lets_its_peer_do_nothing_cannot_be_proven() {
   Place place;
   Node owner(place.proving(place.port), owns(0));
   const uint32_t theirs = owner.told();
-  Node seeker(place.proving(place.port), [&](Node& me) {
-    install();
-    Domain domain;
-    QueuePair pair(domain, 0);
-    me.tell(pair.qp->qp_num);
-    CHECK_THAT(me.hear('c'));
-    pair.connect(theirs);
+  Initiator seeker(place.proving(place.port), theirs, [&](Node&, QueuePair& pair) {
     CHECK_THAT(bind(pair.local(1)).verdict == Verdict::adverb);
     CHECK_THAT(claim(1).answer == Answer::refused);
   });
@@ -231,13 +234,7 @@ bool who_cannot_use_the_queue_pair_proves_nothing() {
     Node other(place.proving(place.port + 1), owns(access));
     const uint32_t others = other.told();
     constexpr uint32_t victims = 7777;
-    Node liar(place.proving(place.port), [&](Node& me) {
-      install();
-      Domain domain;
-      QueuePair pair(domain, 0);
-      me.tell(pair.qp->qp_num);
-      CHECK_THAT(me.hear('c'));
-      pair.connect(others);
+    Initiator liar(place.proving(place.port), others, [&](Node&, QueuePair& pair) {
       link::LocalQp lie = pair.local(1, victims);
       lie.dest_qpn = theirs;
       CHECK_THAT(bind(lie).verdict == Verdict::adverb);
@@ -274,26 +271,14 @@ bool what_has_been_proven_nobody_else_proves_again() {
   Node owner(place.proving(place.port), owns(writes, 2));
   const uint32_t first = owner.told();
   const uint32_t second = owner.told();
-  Node honest(place.proving(place.port), [&](Node& me) {
-    install();
-    Domain domain;
-    QueuePair pair(domain, 0);
-    me.tell(pair.qp->qp_num);
-    CHECK_THAT(me.hear('c'));
-    pair.connect(first);
+  Initiator honest(place.proving(place.port), first, [&](Node& me, QueuePair& pair) {
     CHECK_THAT(prove_by_using(pair, 1, SlotKind::write) == Answer::ok);
     me.say('d');
     CHECK_THAT(me.hear('c'));
     CHECK_THAT(prove_by_using(pair, 1, SlotKind::write) == Answer::ok); // not displaced
   });
   const uint32_t honests = honest.told();
-  Node liar(place.proving(place.port), [&](Node& me) {
-    install();
-    Domain domain;
-    QueuePair pair(domain, 0);
-    me.tell(pair.qp->qp_num);
-    CHECK_THAT(me.hear('c'));
-    pair.connect(second);
+  Initiator liar(place.proving(place.port), second, [&](Node&, QueuePair& pair) {
     link::LocalQp lie = pair.local(1, honests);
     lie.dest_qpn = first;
     CHECK_THAT(bind(lie).verdict == Verdict::adverb);
@@ -336,13 +321,7 @@ bool who_has_not_the_queue_pair_is_not_taken_for_its_owner() {
       me.say('r');
       me.hear('q');
     });
-    Node seeker(place.proving(place.port), [&](Node& me) {
-      install();
-      Domain domain;
-      QueuePair pair(domain, 0);
-      me.tell(pair.qp->qp_num);
-      CHECK_THAT(me.hear('c'));
-      pair.connect(theirs);
+    Initiator seeker(place.proving(place.port), theirs, [&](Node&, QueuePair& pair) {
       CHECK_THAT(bind(pair.local(1)).verdict == Verdict::adverb);
       const auto offer = claim(1);
       wire::Share read{};
@@ -467,13 +446,7 @@ bool no_slot_is_used_before_a_companion_is_open() {
   const uint32_t theirs = owner.told();
   uint16_t relayed = 0;
   const int listener = listen_somewhere(relayed);
-  Node seeker(place.proving(relayed), [&](Node& me) {
-    install();
-    Domain domain;
-    QueuePair pair(domain, 0);
-    me.tell(pair.qp->qp_num);
-    CHECK_THAT(me.hear('c'));
-    pair.connect(theirs);
+  Initiator seeker(place.proving(relayed), theirs, [&](Node&, QueuePair& pair) {
     std::promise<link::Bound> bound;
     std::atomic<bool> offered{false};
     links().bind(pair.local(1), protocol, [&](const link::Bound& b) { bound.set_value(b); });
@@ -495,13 +468,7 @@ bool for_a_key_of_the_device_no_slot_is_given() {
   Place place;
   Node owner(place.proving(place.port), owns(writes));
   const uint32_t theirs = owner.told();
-  Node seeker(place.proving(place.port), [&](Node& me) {
-    install();
-    Domain domain;
-    QueuePair pair(domain, 0);
-    me.tell(pair.qp->qp_num);
-    CHECK_THAT(me.hear('c'));
-    pair.connect(theirs);
+  Initiator seeker(place.proving(place.port), theirs, [&](Node&, QueuePair& pair) {
     CHECK_THAT(bind(pair.local(1)).verdict == Verdict::adverb);
     for (uint32_t key = 1; key <= 2 * link::slots_of_a_kind; ++key)
       CHECK_THAT(claim(1, key).answer == Answer::real_key);
@@ -573,13 +540,7 @@ bool all_that_is_asked_for_goes_with_the_hello() {
   const uint32_t theirs = owner.told();
   uint16_t relayed = 0;
   const int listener = listen_somewhere(relayed);
-  Node seeker(place.proving(relayed), [&](Node& me) {
-    install();
-    Domain domain;
-    QueuePair pair(domain, 0);
-    me.tell(pair.qp->qp_num);
-    CHECK_THAT(me.hear('c'));
-    pair.connect(theirs);
+  Initiator seeker(place.proving(relayed), theirs, [&](Node&, QueuePair& pair) {
     std::promise<link::Bound> bound;
     links().bind(pair.local(1), protocol, [&](const link::Bound& b) { bound.set_value(b); });
     const auto offer = claim(1);
@@ -632,13 +593,7 @@ bool a_relay_that_alters_anything_is_found_out() {
     // Before others are forked that shall know its port.
     uint16_t relayed = 0;
     const int listener = listen_somewhere(relayed);
-    Node seeker(place.proving(relayed), [&](Node& me) {
-      install();
-      Domain domain;
-      QueuePair pair(domain, 0);
-      me.tell(pair.qp->qp_num);
-      CHECK_THAT(me.hear('c'));
-      pair.connect(theirs);
+    Initiator seeker(place.proving(relayed), theirs, [&](Node&, QueuePair& pair) {
       bool proven = false;
       if (bind(pair.local(1)).verdict == Verdict::adverb)
         if (const auto offer = claim(1); offer.answer == Answer::ok) {
