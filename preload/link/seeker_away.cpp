@@ -94,8 +94,7 @@ void Seeker::come_back(const std::shared_ptr<Link>& link) {
         if (link->connection.get() == mine)
           lost(link, why);
         else if (link->away && link->away->connection.get() == mine)
-          try_later(link,
-                    !link->away->connection->has_sent() && !link->away->connection->cut());
+          try_later(link, !link->away->connection->has_sent() && !link->away->connection->cut());
       });
   away.timer = world_.service.after(answer_due, [this, link] {
     if (!link->away)
