@@ -420,6 +420,21 @@ bool who_has_shown_nothing_makes_room_for_others() {
   return ended >= 2 * descriptors - descriptors / 2;
 }
 
+Answer resume(const Speaker& speaker, const wire::Id& ticket) {
+  speaker.say(wire::frame(wire::Resume{ticket}));
+  return static_cast<Answer>(speaker.hear<wire::ResumeAck>().answer);
+}
+
+// Of a link over which a queue pair is bound, and whose connection is lost.
+wire::Id ticket_of_a_lost_link(const Place& place) {
+  const Speaker peer(place);
+  peer.ask_for(1, there);
+  CHECK_THAT(peer.hear<wire::BindAck>().answer == 0);
+  CHECK_THAT(peer.companion(1, 2) == Answer::ok);
+  CHECK_THAT(cut_connections(place.port) == 1);
+  return peer.ticket;
+}
+
 bool nobody_goes_on_with_the_link_of_another() {
   Place place;
   Node owner(place.policy(), [](Node& me) {
@@ -430,10 +445,6 @@ bool nobody_goes_on_with_the_link_of_another() {
   });
   if (!owner.hear('r'))
     return false;
-  const auto resume = [](const Speaker& speaker, const wire::Id& ticket) {
-    speaker.say(wire::frame(wire::Resume{ticket}));
-    return static_cast<Answer>(speaker.hear<wire::ResumeAck>().answer);
-  };
   const Speaker honest(place);
   honest.ask_for(1, there);
   CHECK_THAT(honest.hear<wire::BindAck>().answer == 0);
@@ -464,21 +475,12 @@ bool a_link_goes_on_though_nobody_heard_the_answer() {
   Node owner(place.policy(), own);
   if (!owner.hear('r'))
     return false;
-  wire::Id ticket{};
-  {
-    const Speaker peer(place);
-    peer.ask_for(1, there);
-    CHECK_THAT(peer.hear<wire::BindAck>().answer == 0);
-    CHECK_THAT(peer.companion(1, 2) == Answer::ok);
-    ticket = peer.ticket;
-    CHECK_THAT(cut_connections(place.port) == 1);
-  }
+  const wire::Id ticket = ticket_of_a_lost_link(place);
   // Each time it is answered, and so the owner has gone on with it; who asks anew does as if it had
   // not heard.
   for (int unheard = 0; unheard < 3; ++unheard) {
     const Speaker again(place);
-    again.say(wire::frame(wire::Resume{ticket}));
-    CHECK_THAT(again.hear<wire::ResumeAck>().answer == 0);
+    CHECK_THAT(resume(again, ticket) == Answer::ok);
     CHECK_THAT(cut_connections(place.port) == 1);
   }
   return true;
@@ -489,19 +491,10 @@ bool a_link_that_is_not_gone_on_with_ends() {
   Node owner(place.policy(), own);
   if (!owner.hear('r'))
     return false;
-  wire::Id ticket{};
-  {
-    const Speaker peer(place);
-    peer.ask_for(1, there);
-    CHECK_THAT(peer.hear<wire::BindAck>().answer == 0);
-    CHECK_THAT(peer.companion(1, 2) == Answer::ok);
-    ticket = peer.ticket;
-    CHECK_THAT(cut_connections(place.port) == 1);
-  }
+  const wire::Id ticket = ticket_of_a_lost_link(place);
   std::this_thread::sleep_until(std::chrono::steady_clock::now() + 11s); // it stays for ten
   const Speaker again(place);
-  again.say(wire::frame(wire::Resume{ticket}));
-  return again.hear<wire::ResumeAck>().answer == static_cast<uint32_t>(Answer::refused);
+  return resume(again, ticket) == Answer::refused;
 }
 
 constexpr Case cases[] = {

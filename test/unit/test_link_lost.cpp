@@ -3,6 +3,7 @@
 // need not. TAP.
 #include "link_cases.h"
 
+#include <optional>
 #include <thread>
 
 namespace {
@@ -144,22 +145,38 @@ bool a_lost_link_is_found_by_any_queue_pair_that_is_left() {
   return seeker.ended_well();
 }
 
+// A host of two processes: the broker, known by a queue pair of its own, and the owner of `there`,
+// which is stopped until goes_on().
+struct HostWithStoppedOwner {
+  explicit HostWithStoppedOwner(Place& place)
+      : broker(place.policy(), [](Node& me) {
+          install();
+          links().publish(qp(there + 50, 9));
+          links().connected(qp(there + 50, 9, here + 50));
+          me.say('r');
+          me.hear('q');
+        }) {
+    CHECK_THAT(broker.hear('r'));
+    owner.emplace(place.policy(), own);
+    CHECK_THAT(owner->hear('r'));
+    kill(owner->pid(), SIGSTOP);
+  }
+  // When the seeker says so, which has to end well then.
+  bool goes_on(Node& seeker) {
+    if (!seeker.hear('w'))
+      return false;
+    kill(owner->pid(), SIGCONT);
+    return seeker.ended_well();
+  }
+  Node broker;
+  std::optional<Node> owner;
+};
+
 // A process may be stopped before a link to it is made: its device would serve its peers, and
 // nobody takes it for one without adverb.
 bool an_owner_that_is_stopped_is_waited_for() {
   Place place;
-  Node broker(place.policy(), [](Node& me) {
-    install();
-    links().publish(qp(there + 50, 9));
-    me.say('r');
-    me.hear('q');
-  });
-  if (!broker.hear('r'))
-    return false;
-  Node owner(place.policy(), own);
-  if (!owner.hear('r'))
-    return false;
-  kill(owner.pid(), SIGSTOP);
+  HostWithStoppedOwner host(place);
   Node seeker(place.policy(), [](Node& me) {
     install();
     links().publish(qp(here, 1));
@@ -175,28 +192,13 @@ bool an_owner_that_is_stopped_is_waited_for() {
     CHECK_THAT(got.verdict == Verdict::adverb);
     asker->exchange(*got.channel, 50);
   });
-  if (!seeker.hear('w'))
-    return false;
-  kill(owner.pid(), SIGCONT);
-  return seeker.ended_well();
+  return host.goes_on(seeker);
 }
 
 // Where adverb is known to be, what the network does to connections says nothing of who is there.
 bool a_host_known_is_searched_for_as_long_as_connections_are_cut() {
   Place place;
-  Node broker(place.policy(), [](Node& me) {
-    install();
-    links().publish(qp(there + 50, 9));
-    links().connected(qp(there + 50, 9, here + 50));
-    me.say('r');
-    me.hear('q');
-  });
-  if (!broker.hear('r'))
-    return false;
-  Node owner(place.policy(), own);
-  if (!owner.hear('r'))
-    return false;
-  kill(owner.pid(), SIGSTOP);
+  HostWithStoppedOwner host(place);
   Node seeker(place.policy(), [&](Node& me) {
     install();
     links().publish(qp(here, 1));
@@ -216,10 +218,7 @@ bool a_host_known_is_searched_for_as_long_as_connections_are_cut() {
     CHECK_THAT(got.verdict == Verdict::adverb);
     asker->exchange(*got.channel, 50);
   });
-  if (!seeker.hear('w'))
-    return false;
-  kill(owner.pid(), SIGCONT);
-  return seeker.ended_well();
+  return host.goes_on(seeker);
 }
 
 bool a_channel_ends_when_its_connection_is_lost_and_the_peer_has_gone() {
