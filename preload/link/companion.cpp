@@ -44,7 +44,8 @@ int Companion::set_up(uint32_t credits) {
   const auto& real = world_.provider.real();
   Device& d = *device_;
   const Protocol::Size size = protocol_->size(d.budget(), d.left());
-  message_max_ = stride_ = size.message;
+  message_max_ = size.message;
+  stride_ = buffer_stride(size.message);
   credits_ = std::min(credits, d.credits_to_give(size));
   version_ = protocol_->version();
   receives_ = d.receive_pool(size.message);

@@ -63,7 +63,8 @@ int ReceivePool::add(uint32_t count) {
       return 0;
     if (slots_.size() + count > depth_)
       return ENOMEM;
-    const size_t bytes = count * message_bytes_;
+    const size_t stride = buffer_stride(message_bytes_);
+    const size_t bytes = count * stride;
     void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
       return errno;
@@ -79,7 +80,7 @@ int ReceivePool::add(uint32_t count) {
     used_ += bytes;
     for (uint32_t i = 0; i < count; ++i) {
       fresh.push_back(static_cast<uint32_t>(slots_.size()));
-      slots_.push_back({static_cast<std::byte*>(memory) + i * message_bytes_, mr});
+      slots_.push_back({static_cast<std::byte*>(memory) + i * stride, mr});
     }
   }
   for (const uint32_t slot : fresh)

@@ -144,6 +144,31 @@ TEST_CASE("what a small copy says is copied is, at every length and place of the
   }
 }
 
+TEST_CASE("what a copy over a short distance says is copied is, wherever the fault is") {
+  REQUIRE(memory::native_now());
+  const Island from;
+  const Island to;
+  for (size_t i = 0; i < 4 * page; ++i)
+    from.begin[i] = static_cast<std::byte>(i * 7 + i / page);
+  for (size_t distance = 0; distance <= 66; ++distance)
+    for (const size_t bytes : {128, 191, 192, 255, 1000, 4096, 4097 + 63, 9001}) {
+      // The target begins `distance` behind the source, pages aside.
+      const std::byte* source = from.begin + 2 * page - distance - bytes % page;
+      for (const size_t good : {bytes, bytes - 1, bytes - 64, bytes / 2, size_t{64}, size_t{1}}) {
+        std::byte* at = to.end - good;
+        const std::byte* begin = source + (bytes - good) % page;
+        memset(at, 0, good);
+        REQUIRE((reinterpret_cast<uintptr_t>(at) - reinterpret_cast<uintptr_t>(begin)) % page ==
+                distance);
+        const size_t left = memory::copy_native(at, begin, bytes);
+        REQUIRE(left <= bytes);
+        REQUIRE(left >= bytes - good);
+        REQUIRE(left < bytes - good + 64);
+        REQUIRE(memcmp(at, begin, bytes - left) == 0);
+      }
+    }
+}
+
 TEST_CASE("only faults within the copies are adverb's") {
   const int status = child([] {
     struct sigaction act{};
