@@ -76,6 +76,12 @@ Request small_request(End& end, unsigned queue, bool read) {
           end.peer_fast().rkey};
 }
 
+void Waits::add(const Waits& more) {
+  longest = std::max(longest, more.longest);
+  requests += more.requests;
+  late += more.late;
+}
+
 Waits traffic(End& end, const std::vector<unsigned>& queues, const std::vector<unsigned>& cqs,
               const std::function<bool()>& over) {
   Waits waits;
@@ -89,8 +95,8 @@ Waits traffic(End& end, const std::vector<unsigned>& queues, const std::vector<u
       if (under_way[i] && end.idle(queues[i])) {
         under_way[i] = false;
         moved = Clock::now();
-        waits.longest = std::max(waits.longest, ms(q.done_at - q.posted_at));
-        ++waits.requests;
+        const double wait = ms(q.done_at - q.posted_at);
+        waits.add({wait, 1, wait > 1 ? uint64_t{1} : 0});
       }
       if (!under_way[i] && !last) {
         end.post(queues[i], small_request(end, queues[i], waits.requests % 2 == 1));

@@ -68,6 +68,8 @@ size_t lead(size_t bytes);
 struct Waits {
   double longest = 0; // ms from the post to the completion
   uint64_t requests = 0;
+  uint64_t late = 0; // longer than 1 ms
+  void add(const Waits& more);
 };
 Waits traffic(End& end, const std::vector<unsigned>& queues, const std::vector<unsigned>& cqs,
               const std::function<bool()>& over);
