@@ -11,10 +11,11 @@ namespace {
 const std::vector<unsigned> others{1, 2, 3};
 constexpr size_t flag_at = scratch - 64; // in the fast region
 
-// The rounds without a slow page that those with one are compared with. The longest of more requests
-// is longer, whatever they wait for: as many rounds, where a millisecond is looked at.
-size_t rounds_without(const Options& options, size_t rounds) {
-  return options.strict ? rounds : std::max<size_t>(rounds / 4, 1);
+// Before which rounds there is one without a slow page, to compare with: before each where a
+// millisecond is looked at. The longest of more requests is longer, whatever they wait for, and what
+// else the machine does has to be the same.
+bool has_one_without(const Options& options, size_t round) {
+  return options.strict || round % 4 == 0;
 }
 
 void judge(const Options& options, const char* whose, const Waits& with, const Waits& without) {
@@ -50,7 +51,12 @@ void others_initiator(End& end, ibv_wr_opcode opcode, unsigned at_once, unsigned
   warm_up(end);
   end.meet();
   Waits without, with;
-  for (size_t i = 0; i < rounds_without(options, options.pages / at_once); ++i) {
+  double shortest_slow = 1e9;
+  const std::vector<unsigned> askers = slow_queues(at_once);
+  const auto all_idle = [&] {
+    return std::all_of(askers.begin(), askers.end(), [&](unsigned q) { return end.idle(q); });
+  };
+  const auto round_without = [&] {
     const auto until = Clock::now() + options.page;
     without.add(traffic(end, others, {0, 1}, [&] {
       if (end.idle(slow_queue)) {
@@ -60,20 +66,14 @@ void others_initiator(End& end, ibv_wr_opcode opcode, unsigned at_once, unsigned
       }
       return Clock::now() >= until;
     }));
-  }
-  must(end.wait(slow_queue, patience(options)), "the end of the requests without slow pages");
-  end.meet();
-  double shortest_slow = 1e9;
-  const std::vector<unsigned> askers = slow_queues(at_once);
-  const auto all_idle = [&] {
-    return std::all_of(askers.begin(), askers.end(), [&](unsigned q) { return end.idle(q); });
+    must(end.wait(slow_queue, patience(options)), "the end of the requests without slow pages");
   };
-  for (size_t i = 0; i + at_once <= options.pages && complaints() == 0; i += at_once) {
+  const auto round_with = [&](size_t first) {
     const auto local = [&](size_t k) { return end.fast().memory + scratch + k * small; };
     for (size_t k = 0; k < at_once; ++k) {
       if (opcode == IBV_WR_RDMA_WRITE)
-        fill(local(k), small, 0xA00 + i + k);
-      Request request = slow_request(end, opcode, i + k, bytes_of(opcode));
+        fill(local(k), small, 0xA00 + first + k);
+      Request request = slow_request(end, opcode, first + k, bytes_of(opcode));
       request.local = local(k);
       end.post(askers[k], request);
       for (unsigned n = 0; n < behind; ++n)
@@ -87,15 +87,23 @@ void others_initiator(End& end, ibv_wr_opcode opcode, unsigned at_once, unsigned
         complain("the request that met the slow page does not complete well");
       shortest_slow = std::min(shortest_slow, ms(asker.done_at - asker.posted_at));
       if (opcode != IBV_WR_RDMA_WRITE &&
-          !matches(local(k), bytes_of(opcode), SlowPages::value(i + k)))
+          !matches(local(k), bytes_of(opcode), SlowPages::value(first + k)))
         complain("the %s of a slow page met other bytes", said(opcode));
     }
+  };
+  for (size_t i = 0; i < options.pages / at_once; ++i) {
+    if (has_one_without(options, i)) {
+      round_without();
+      end.meet();
+    }
+    if (complaints() == 0)
+      round_with(i * at_once);
+    end.meet();
   }
   note("slow requests: shortest %.0f ms", shortest_slow);
   if (!options.pinned && shortest_slow < ms(options.page) * 0.9)
     complain("a slow request completed before its page came");
   judge(options, "other queue pairs", with, without);
-  end.meet();
 }
 
 void others_owner(End& end, ibv_wr_opcode opcode, Habit habit, unsigned at_once) {
@@ -113,10 +121,16 @@ void others_owner(End& end, ibv_wr_opcode opcode, Habit habit, unsigned at_once)
     warm_up(end);
   end.meet();
   end.longest_poll();
-  const Waits own_without = until_met();
-  const double poll_without = ms(end.longest_poll());
-  const Waits own = until_met();
-  const double poll_with = ms(end.longest_poll());
+  Waits own_without, own;
+  double poll_without = 0, poll_with = 0;
+  for (size_t i = 0; i < options.pages / at_once; ++i) {
+    if (has_one_without(options, i)) {
+      own_without.add(until_met());
+      poll_without = std::max(poll_without, ms(end.longest_poll()));
+    }
+    own.add(until_met());
+    poll_with = std::max(poll_with, ms(end.longest_poll()));
+  }
   if (habit == Habit::asks)
     judge(options, "the owner's own requests", own, own_without);
   if (habit == Habit::polls) {
@@ -202,8 +216,7 @@ void local_initiator(End& end, ibv_wr_opcode opcode, size_t bytes) {
   warm_up(end);
   const size_t rounds = std::max<size_t>(options.pages / 2, 1);
   Waits sharing, apart, sharing_without, apart_without;
-  for (size_t i = 0; i < rounds + rounds_without(options, rounds); ++i) {
-    const bool with = i < rounds;
+  const auto round = [&](size_t i, bool with) {
     std::byte* local = with ? end.slow_page(i) - lead(bytes) : end.slow_region().memory;
     std::atomic<bool> posted{false};
     const auto until = Clock::now() + options.page;
@@ -224,7 +237,7 @@ void local_initiator(End& end, ibv_wr_opcode opcode, size_t bytes) {
     (with ? apart : apart_without).add(second);
     if (!end.idle(slow_queue) || end.queue(slow_queue).status != 0) {
       complain("the request of local slow memory does not complete well");
-      break;
+      return;
     }
     // The peer's page has zeros, or what was written last.
     if (with && opcode == IBV_WR_RDMA_READ &&
@@ -239,6 +252,11 @@ void local_initiator(End& end, ibv_wr_opcode opcode, size_t bytes) {
       if (!end.wait(slow_queue, patience(options)) || !matches(check, small, SlowPages::value(i)))
         complain("the WRITE from a slow page brought other bytes");
     }
+  };
+  for (size_t i = 0; i < rounds && complaints() == 0; ++i) {
+    if (has_one_without(options, i))
+      round(i, false);
+    round(i, true);
   }
   if (!options.pinned && end.pages()->asked() != rounds)
     complain("%zu of %zu pages were asked for", end.pages()->asked(), rounds);
