@@ -12,8 +12,8 @@ const std::vector<unsigned> others{1, 2, 3};
 constexpr size_t flag_at = scratch - 64; // in the fast region
 
 // Before which rounds there is one without a slow page, to compare with: before each where a
-// millisecond is looked at. The longest of more requests is longer, whatever they wait for, and what
-// else the machine does has to be the same.
+// millisecond is looked at. The longest of more requests is longer, whatever they wait for, and
+// what else the machine does has to be the same.
 bool has_one_without(const Options& options, size_t round) {
   return options.strict || round % 4 == 0;
 }
