@@ -3,56 +3,23 @@
 #include "world/world.h"
 
 #include <algorithm>
-#include <cassert>
 #include <cerrno>
 #include <chrono>
 #include <fcntl.h>
-#include <netinet/in.h>
+#include <mutex>
 #include <sched.h>
 #include <string>
-#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
+#include <utility>
 
 namespace adverb::link {
-
-using observe::Counter;
-
 namespace {
 
-constexpr size_t strangers_max = 256; // connections that have not said hello
-constexpr std::chrono::seconds hello_due{2};
-constexpr size_t members_max = 4096;
-constexpr size_t registrations_max = 65536; // of one member
-// While that many have not, others wait in the kernel's queue, and none of these longer than this:
-// a hello comes with its connection.
-constexpr std::chrono::milliseconds hello_due_in_crowd{100};
-// The port of a serving process that exits is free some instants after its members know.
-constexpr std::chrono::milliseconds tcp_again_first{5};
-constexpr std::chrono::milliseconds tcp_again_most{1000};
-constexpr std::chrono::milliseconds no_descriptors_pause{100};
-
-std::string name_for(uint16_t port, bool root, uid_t uid) {
-  return "adverb." + (root ? std::string("broker") : std::to_string(uid)) + "." +
-         std::to_string(port);
-}
-
-socklen_t abstract_address(const std::string& name, sockaddr_un& address) {
-  address = {};
-  address.sun_family = AF_UNIX;
-  name.copy(address.sun_path + 1, sizeof address.sun_path - 1);
-  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-}
-
-int peer_uid(int fd, uid_t& uid) {
-  ucred who{};
-  socklen_t bytes = sizeof who;
-  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &bytes) != 0)
-    return errno;
-  uid = who.uid;
-  return 0;
-}
+// Who started a process that has ended again by then serves itself: there is something wrong with
+// it.
+constexpr std::chrono::seconds start_again_after{10};
 
 bool same(const wire::Registration& a, const wire::Id& gid, uint32_t qpn) {
   return a.qpn == qpn && a.gid == gid;
@@ -60,10 +27,9 @@ bool same(const wire::Registration& a, const wire::Id& gid, uint32_t qpn) {
 
 } // namespace
 
-Broker::Broker(World& world, uint16_t port, bool for_all_users, Accept accept)
-    : world_(world), port_(port), for_all_users_(for_all_users), accept_(std::move(accept)) {
-  tcp_again_ = tcp_again_first;
-}
+Broker::Broker(World& world, uint16_t port, Accept accept, Start start)
+    : world_(world), port_(port), accept_(std::move(accept)), start_(std::move(start)),
+      server_(world, port, false, accept_) {}
 
 int Broker::join() {
   const std::lock_guard hold(lock_);
@@ -71,7 +37,7 @@ int Broker::join() {
 }
 
 int Broker::join_locked() {
-  if (broker_ || unix_fd_ >= 0)
+  if (broker_ || server_.serves())
     return 0;
   int rc = 0;
   // Two processes that start together meet in the gap between the other's bind and listen; the
@@ -79,19 +45,19 @@ int Broker::join_locked() {
   for (int tries = 0; tries < 1000; ++tries) {
     bool hangs = false;
     for (const bool root : {true, false}) {
-      rc = for_all_users_ ? ENOENT : follow(name_for(port_, root, geteuid()), root);
+      rc = follow(members_name(port_, root, geteuid()), root);
       if (rc == 0)
         return 0;
       hangs |= rc == EAGAIN;
     }
-    rc = serve();
-    if (rc == 0)
+    rc = start_or_serve();
+    if (rc == 0 && server_.serves())
       return 0;
-    if (for_all_users_ || hangs)
+    if (rc != 0 && hangs)
       break;
     sched_yield();
   }
-  if (!for_all_users_ && world_.log.once("broker-join"))
+  if (world_.log.once("broker-join"))
     world_.log.warn("the host's broker does not answer, or another user holds its name; peers "
                     "cannot reach this process's unpinned regions");
   return rc;
@@ -99,7 +65,7 @@ int Broker::join_locked() {
 
 int Broker::follow(const std::string& name, bool root) {
   sockaddr_un address;
-  const socklen_t bytes = abstract_address(name, address);
+  const socklen_t bytes = members_address(name, address);
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   uid_t uid = 0;
   // Joining and registering happen on the program's thread; a broker that hangs must not hold it
@@ -143,279 +109,30 @@ int Broker::follow(const std::string& name, bool root) {
   return 0;
 }
 
-int Broker::serve() {
-  sockaddr_un address;
-  const socklen_t bytes = abstract_address(name_for(port_, for_all_users_, geteuid()), address);
-  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0 || bind(fd, reinterpret_cast<sockaddr*>(&address), bytes) != 0 ||
-      listen(fd, 128) != 0) {
-    const int rc = errno;
-    if (fd >= 0)
-      close(fd);
-    return rc;
-  }
-  unix_fd_ = fd;
-  owners_.clear();
-  for (const auto& registration : mine_)
-    owners_.emplace(registration.qpn, Owner{registration.gid, nullptr});
-  world_.service.watch(fd, EPOLLIN, [this](uint32_t) {
-    const std::lock_guard hold(lock_);
-    accept_members();
-  });
-  const int rc = listen_tcp();
-  return for_all_users_ ? rc : 0; // else the port is tried again
-}
-
-int Broker::listen_tcp() {
-  int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  bool bound = false;
-  const int on = 1;
-  const int off = 0;
-  if (fd >= 0) {
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-    sockaddr_in6 any{};
-    any.sin6_family = AF_INET6;
-    any.sin6_port = htons(port_);
-    bound = bind(fd, reinterpret_cast<sockaddr*>(&any), sizeof any) == 0;
-  } else if ((fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) >= 0) {
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    sockaddr_in any{};
-    any.sin_family = AF_INET;
-    any.sin_port = htons(port_);
-    bound = bind(fd, reinterpret_cast<sockaddr*>(&any), sizeof any) == 0;
-  }
-  const int rc = bound && listen(fd, 1024) == 0 ? 0 : errno;
-  if (rc != 0) {
-    if (tcp_again_ == tcp_again_most && world_.log.once("broker-port"))
-      world_.log.warn("port {} is taken (errno {}); peers cannot reach this process's unpinned "
-                      "regions until it is free; set link.port in the policy, or run `adverb "
-                      "broker` as root to share it between users",
-                      port_, rc);
-    if (fd >= 0)
-      close(fd);
-    if (!for_all_users_) {
-      world_.service.after(tcp_again_, [this] {
-        const std::lock_guard hold(lock_);
-        if (unix_fd_ >= 0 && tcp_fd_ < 0)
-          listen_tcp();
-      });
-      tcp_again_ = std::min(2 * tcp_again_, tcp_again_most);
-    }
-    return rc;
-  }
-  tcp_fd_ = fd;
-  tcp_again_ = tcp_again_first;
-  world_.service.watch(fd, EPOLLIN, [this](uint32_t) { accept_strangers(); });
-  return 0;
-}
-
-// Without a free descriptor a waiting connection would be announced again and again.
-void Broker::pause_if_exhausted(int listener) {
-  if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM)
-    return;
-  if (world_.log.every("broker-descriptors", 10))
-    world_.log.warn("no descriptors left for connections of peers (errno {})", errno);
-  world_.service.change(listener, 0);
-  world_.service.after(no_descriptors_pause,
-                       [this, listener] { world_.service.change(listener, EPOLLIN); });
-}
-
-// Under lock_. On the service thread, as all that touches members and strangers.
-void Broker::accept_members() {
-  assert(world_.service.on_thread());
-  for (;;) {
-    const int fd = accept4(unix_fd_, nullptr, nullptr, SOCK_CLOEXEC);
-    if (fd < 0) {
-      pause_if_exhausted(unix_fd_);
-      return;
-    }
-    uid_t uid = 0;
-    if (peer_uid(fd, uid) != 0 || (!for_all_users_ && uid != geteuid()) ||
-        members_.size() >= members_max) {
-      world_.counters.count(Counter::broker_refused);
-      close(fd);
-      continue;
-    }
-    auto member = Connection::make(world_, fd);
-    members_[member] = 0;
-    member->start(
-        [this, weak = std::weak_ptr(member)](const wire::Frame& frame, int&) {
-          const auto from = weak.lock();
-          if (!from)
-            return;
-          if (frame.type != wire::Type::add_qp && frame.type != wire::Type::remove_qp) {
-            world_.counters.count(Counter::malformed_messages);
-            return;
-          }
-          const std::lock_guard hold(lock_);
-          const auto r = wire::get<wire::Registration>(frame);
-          const auto known = members_.find(from);
-          if (known == members_.end())
-            return;
-          if (frame.type == wire::Type::add_qp) {
-            if (known->second >= registrations_max) {
-              world_.counters.count(Counter::broker_refused);
-              if (world_.log.every("broker-registrations", 10))
-                world_.log.warn("a process has registered {} queue pairs here and asks for more; "
-                                "its peers treat these as stock",
-                                registrations_max);
-              return;
-            }
-            ++known->second;
-            owners_.emplace(r.qpn, Owner{r.gid, from});
-          } else {
-            const auto [begin, end] = owners_.equal_range(r.qpn);
-            for (auto it = begin; it != end; ++it)
-              if (it->second.member == from && it->second.gid == r.gid) {
-                owners_.erase(it);
-                --known->second;
-                break;
-              }
-          }
-        },
-        [this, weak = std::weak_ptr(member)](const char*) {
-          if (const auto from = weak.lock())
-            forget_member(from);
-        });
-  }
-}
-
-void Broker::forget_member(const std::shared_ptr<Connection>& member) {
-  assert(world_.service.on_thread());
-  const std::lock_guard hold(lock_);
-  std::erase_if(owners_, [&](const auto& entry) { return entry.second.member == member; });
-  members_.erase(member);
-}
-
-// For one more that has not said hello. False: those that are there came just now, and others wait
-// until one of them has gone or its time is over.
-bool Broker::make_room() {
-  if (strangers_.size() < strangers_max)
-    return true;
+// 0: this process serves, or a process does that waits to be followed: who connects to the socket
+// meanwhile is in its queue.
+int Broker::start_or_serve() {
+  const int members = listen_for_members(members_name(port_, false, geteuid()));
+  if (members < 0)
+    return -members;
+  const int peers = listen_for_peers(port_);
   const auto now = world_.clock.now();
-  auto earliest = now;
-  std::vector<std::shared_ptr<Connection>> late;
-  for (const auto& [stranger, known] : strangers_)
-    if (now - known.since >= hello_due_in_crowd)
-      late.push_back(stranger);
-    else
-      earliest = std::min(earliest, known.since);
-  for (const auto& stranger : late) {
-    forget_stranger(stranger);
-    world_.counters.count(Counter::broker_refused);
-    stranger->close();
-  }
-  if (!late.empty())
-    return true;
-  world_.service.change(tcp_fd_, 0);
-  crowded_ = world_.service.after(earliest + hello_due_in_crowd - now, [this] { let_in(); });
-  return false;
-}
-
-void Broker::let_in() {
-  if (crowded_ == 0)
-    return;
-  world_.service.cancel(std::exchange(crowded_, 0));
-  world_.service.change(tcp_fd_, EPOLLIN);
-}
-
-void Broker::accept_strangers() {
-  assert(world_.service.on_thread());
-  while (make_room()) {
-    const int fd = accept4(tcp_fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd < 0) {
-      pause_if_exhausted(tcp_fd_);
-      return;
+  if (start_ && peers >= 0 && (!started_ || now - *started_ > start_again_after)) {
+    started_ = now;
+    const int rc = start_(members, peers);
+    if (rc == 0) {
+      close(members);
+      close(peers);
+      return 0;
     }
-    world_.counters.count(Counter::broker_served);
-    auto stranger = Connection::make(world_, fd);
-    // What it says behind its hello, not knowing yet whether that is answered, is for the owner.
-    stranger->read_no_more_than(wire::frame(wire::Hello{}).size());
-    // Whoever asks knows from now on that an answer is worth waiting for: the owner may be stopped.
-    stranger->send(wire::frame(wire::Banner{}));
-    const std::weak_ptr weak(stranger);
-    const uint64_t timer = world_.service.after(hello_due, [this, weak] {
-      const auto from = weak.lock();
-      if (from && forget_stranger(from)) {
-        world_.counters.count(Counter::broker_refused);
-        from->close();
-      }
-    });
-    strangers_[stranger] = {timer, world_.clock.now()};
-    stranger->start(
-        [this, weak](const wire::Frame& frame, int&) {
-          const auto from = weak.lock();
-          if (!from)
-            return;
-          if (frame.type == wire::Type::hello) {
-            on_stranger(from, wire::get<wire::Hello>(frame));
-          } else {
-            world_.counters.count(Counter::broker_refused);
-            from->close();
-          }
-          forget_stranger(from);
-        },
-        [this, weak](const char* why) {
-          world_.counters.count(Counter::broker_refused);
-          world_.log.debug("a connection to the broker ended before its hello: {}", why);
-          if (const auto from = weak.lock())
-            forget_stranger(from);
-        });
+    world_.log.info("no broker can be started as a process of its own (errno {}): this process "
+                    "serves the host's port",
+                    rc);
   }
-}
-
-bool Broker::forget_stranger(const std::shared_ptr<Connection>& stranger) {
-  const auto at = strangers_.find(stranger);
-  if (at == strangers_.end())
-    return false;
-  world_.service.cancel(at->second.timer);
-  strangers_.erase(at);
-  let_in();
-  return true;
-}
-
-void Broker::on_stranger(const std::shared_ptr<Connection>& connection, const wire::Hello& hello) {
-  assert(world_.service.on_thread());
-  std::unique_lock hold(lock_);
-  // A member wrote its registration before it told anybody its queue pair number: read all that is
-  // there before looking the number up.
-  accept_members();
-  std::vector<std::shared_ptr<Connection>> members;
-  for (const auto& [member, registered] : members_)
-    members.push_back(member);
-  for (const auto& member : members)
-    member->poll_now();
-  // Devices number their queue pairs alike. The GID tells them apart where it was registered; else
-  // the initiator asks again and meets the next.
-  std::vector<const Owner*> candidates;
-  const auto [begin, end] = owners_.equal_range(hello.dqpn);
-  for (auto it = begin; it != end; ++it)
-    if (it->second.gid == hello.dgid)
-      candidates.push_back(&it->second);
-  if (candidates.empty())
-    for (auto it = begin; it != end; ++it)
-      candidates.push_back(&it->second);
-  const Owner* owner = candidates.empty() ? nullptr : candidates[hello.attempt % candidates.size()];
-  if (owner == nullptr) {
-    world_.counters.count(Counter::broker_refused);
-    wire::HelloAck ack{};
-    ack.answer = static_cast<uint32_t>(wire::Answer::no_such_qp);
-    connection->send(wire::frame(ack));
-    connection->close();
-    return;
-  }
-  const auto member = owner->member;
-  hold.unlock();
-  const int fd = connection->detach();
-  world_.counters.count(Counter::broker_handed);
-  if (!member) {
-    accept_(fd, hello);
-    return;
-  }
-  if (member->send_with_fd(wire::frame(hello, wire::Type::handed), fd) != 0)
-    world_.counters.count(Counter::broker_refused);
-  close(fd);
+  for (const auto& registration : mine_)
+    server_.add(registration.gid, registration.qpn);
+  server_.serve(members, peers);
+  return 0;
 }
 
 void Broker::tell_broker(const wire::Registration& registration, wire::Type type) {
@@ -434,14 +151,14 @@ void Broker::tell_broker(const wire::Registration& registration, wire::Type type
 void Broker::add(const wire::Id& gid, uint32_t qpn) {
   const std::lock_guard hold(lock_);
   const wire::Registration registration{gid, qpn, 0};
-  const bool joined = broker_ || unix_fd_ >= 0;
+  const bool joined = broker_ || server_.serves();
   mine_.push_back(registration);
   if (!joined) {
     join_locked(); // registers all of mine_
     return;
   }
-  if (unix_fd_ >= 0)
-    owners_.emplace(qpn, Owner{gid, nullptr});
+  if (server_.serves())
+    server_.add(gid, qpn);
   else
     tell_broker(registration, wire::Type::add_qp);
 }
@@ -453,16 +170,10 @@ void Broker::remove(const wire::Id& gid, uint32_t qpn) {
   if (at == mine_.end())
     return;
   mine_.erase(at);
-  if (unix_fd_ < 0) {
+  if (server_.serves())
+    server_.remove(gid, qpn);
+  else
     tell_broker({gid, qpn, 0}, wire::Type::remove_qp);
-    return;
-  }
-  const auto [begin, end] = owners_.equal_range(qpn);
-  for (auto it = begin; it != end; ++it)
-    if (!it->second.member && it->second.gid == gid) {
-      owners_.erase(it);
-      break;
-    }
 }
 
 } // namespace adverb::link

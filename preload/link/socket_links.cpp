@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "link/socket_links.h"
 #include "link/broker.h"
+#include "link/broker_process.h"
 #include "link/device.h"
 #include "link/directory.h"
 #include "link/identity.h"
@@ -18,6 +19,14 @@ namespace {
 
 constexpr std::chrono::milliseconds second_probe{250};
 constexpr std::chrono::milliseconds farewell{500};
+
+Broker::Start broker_start(const policy::LinkSettings& settings) {
+  if (settings.broker == policy::BrokerPlace::inside)
+    return {};
+  return [port = settings.port](int members, int peers) {
+    return start_broker_process(port, members, peers);
+  };
+}
 
 class SocketLinks final : public Links {
 public:
@@ -50,8 +59,9 @@ private:
   Directory directory_;
   Owner owner_{world_, directory_, devices_, protocols_, process_};
   Seeker seeker_{world_, devices_, process_};
-  Broker broker_{world_, world_.policy().link().port, false,
-                 [this](int fd, const wire::Hello& hello) { owner_.accept(fd, hello); }};
+  Broker broker_{world_, world_.policy().link().port,
+                 [this](int fd, const wire::Hello& hello) { owner_.accept(fd, hello); },
+                 broker_start(world_.policy().link())};
   Mutex probes_lock_;
   ConditionVariable probes_answered_;
   int probes_ = 0; // under way

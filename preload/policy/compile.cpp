@@ -199,6 +199,8 @@ void compile_link(const Json& link, LinkSettings& settings, const std::string& f
     settings.spin = std::chrono::microseconds(link["spin"].get<uint16_t>());
   if (link.contains("proof"))
     settings.proof = link["proof"] == "all" ? Proof::all : Proof::others;
+  if (link.contains("broker"))
+    settings.broker = link["broker"] == "inside" ? BrokerPlace::inside : BrokerPlace::process;
   if (link.contains("allow"))
     for (const Json& range : link["allow"])
       settings.allow.push_back(*parse_cidr(text(range)));

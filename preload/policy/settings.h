@@ -24,6 +24,10 @@ enum class Order : uint8_t { strict, relaxed };
 // this user's or root's processes on this host, or all (link.proof).
 enum class Proof : uint8_t { others, all };
 
+// Where the host's broker runs if none is there: in a process of its own, or in the first program
+// that needs one (link.broker).
+enum class BrokerPlace : uint8_t { process, inside };
+
 enum class LogLevel : uint8_t { debug, info, warn, error, off };
 
 struct LogSettings {
@@ -56,6 +60,7 @@ struct LinkSettings {
   std::chrono::microseconds spin{50}; // after the last message, before who takes them sleeps
   std::vector<Cidr> allow;            // other hosts that may link; empty: all
   Proof proof = Proof::others;
+  BrokerPlace broker = BrokerPlace::process;
   std::vector<Mapping> mapped; // first match wins
   std::vector<uint8_t> key;    // pre-shared key; empty means keyless
 

@@ -1,17 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-// adverb broker: serves the link port for the programs of all users of this host.
-#include "link/broker.h"
+// adverb broker: serves the link port for programs of this host.
+#include "link/broker_server.h"
 #include "policy/policy.h"
 #include "service/thread.h"
 #include "tools/commands.h"
 #include "world/world.h"
 
+#include <array>
+#include <cerrno>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <fcntl.h>
 #include <getopt.h>
+#include <linux/capability.h>
 #include <optional>
 #include <string>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 namespace adverb::tools {
@@ -21,47 +31,76 @@ constexpr const char* usage =
     "usage: adverb broker [OPTION]...\n"
     "Serves the link port for the programs of all users of this host, until it is interrupted.\n"
     "Needed only where several users run programs under adverb at once: a single user's programs\n"
-    "serve the port themselves. Programs that are already running keep the port; start this "
-    "first.\n"
-    "Must run as root, in the network namespace of the device.\n\n"
-    "  --port NUMBER  instead of link.port of the policy\n"
-    "  --help         this text\n";
+    "start one of their own, which keeps the port while they run; start this first, or have it\n"
+    "started by systemd (adverb-broker.socket).\n"
+    "Must run as root, in the network namespace of the device, or be given its sockets by who is\n"
+    "root, as systemd does.\n\n"
+    "  --port NUMBER     instead of link.port of the policy\n"
+    "  --user            for programs of this user alone; needs no root\n"
+    "  --unused SECONDS  end when there has been no program for so long\n"
+    "  --help            this text\n";
 
 struct Options {
   std::optional<uint16_t> port;
+  bool user = false;
+  std::optional<unsigned> unused; // seconds
 };
 
 // A broker of its own World. Lives as long as the process, as its thread does.
 struct Serving {
-  explicit Serving(uint16_t port) : broker(world, port, true, nullptr) {}
+  Serving(uint16_t port, bool for_all_users) : server(world, port, for_all_users, nullptr) {}
 
   SteadyClock clock;
   KernelEntropy entropy;
   service::Thread service{world};
   World world{{.clock = clock, .entropy = entropy, .service = service}};
-  link::Broker broker;
+  link::BrokerServer server;
 };
+
+// Listening sockets; negative: none.
+struct Sockets {
+  int members = -1;
+  int peers = -1;
+};
+
+bool number(const char* text, unsigned long most, unsigned long& value) {
+  char* end = nullptr;
+  errno = 0;
+  value = strtoul(text, &end, 10);
+  return *text >= '0' && *text <= '9' && *end == '\0' && errno == 0 && value >= 1 && value <= most;
+}
 
 // Nothing: go on. Else the exit status.
 std::optional<int> parse(int argc, char** argv, Options& options) {
   static constexpr option known[] = {
       {"port", required_argument, nullptr, 'p'},
+      {"user", no_argument, nullptr, 'u'},
+      {"unused", required_argument, nullptr, 's'},
       {"help", no_argument, nullptr, 'h'},
       {nullptr, 0, nullptr, 0},
   };
   optind = 1;
   for (int letter; (letter = getopt_long(argc, argv, "h", known, nullptr)) != -1;) {
+    unsigned long value = 0;
     switch (letter) {
-    case 'p': {
-      char* end = nullptr;
-      const unsigned long number = strtoul(optarg, &end, 10);
-      if (*optarg < '0' || *optarg > '9' || *end != '\0' || number < 1 || number > 65535) {
+    case 'p':
+      if (!number(optarg, 65535, value)) {
         fprintf(stderr, "adverb broker: --port: \"%s\" is no number from 1 to 65535\n", optarg);
         return status_usage;
       }
-      options.port = static_cast<uint16_t>(number);
+      options.port = static_cast<uint16_t>(value);
       break;
-    }
+    case 'u':
+      options.user = true;
+      break;
+    case 's':
+      if (!number(optarg, 86400, value)) {
+        fprintf(stderr, "adverb broker: --unused: \"%s\" is no number of seconds from 1 to 86400\n",
+                optarg);
+        return status_usage;
+      }
+      options.unused = static_cast<unsigned>(value);
+      break;
     case 'h':
       fputs(usage, stdout);
       return status_ok;
@@ -78,14 +117,74 @@ std::optional<int> parse(int argc, char** argv, Options& options) {
   return std::nullopt;
 }
 
+// The sockets that whoever started this process listens on, as sd_listen_fds(3) says: from
+// descriptor 3 on, as many as LISTEN_FDS counts, if LISTEN_PID is this process. Nothing: go on.
+// Else the exit status.
+std::optional<int> inherit(Sockets& sockets) {
+  const char* const pid = getenv("LISTEN_PID");
+  const char* const count = getenv("LISTEN_FDS");
+  if (pid == nullptr || count == nullptr || std::to_string(getpid()) != pid)
+    return std::nullopt;
+  constexpr int first = 3;
+  const int end = first + atoi(count);
+  for (int fd = first; fd < end; ++fd) {
+    int family = 0;
+    int listens = 0;
+    socklen_t bytes = sizeof family;
+    if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &bytes) != 0 ||
+        getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) != 0 || listens == 0) {
+      fprintf(stderr, "adverb broker: descriptor %d is no socket that listens\n", fd);
+      return status_usage;
+    }
+    int& which = family == AF_UNIX ? sockets.members : sockets.peers;
+    if (which >= 0) {
+      fprintf(stderr,
+              "adverb broker: two sockets for %s; give one for members (a Unix socket) and one for "
+              "peers (TCP)\n",
+              family == AF_UNIX ? "members" : "peers");
+      return status_usage;
+    }
+    which = fd;
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+  }
+  return std::nullopt;
+}
+
+// What parses what strangers say holds nothing that it does not need: its sockets are there.
+void let_go_of_rights() {
+  prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+  __user_cap_header_struct head{_LINUX_CAPABILITY_VERSION_3, 0};
+  std::array<__user_cap_data_struct, _LINUX_CAPABILITY_U32S_3> none{};
+  syscall(SYS_capset, &head, none.data());
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files); // one for each member, and for each peer that asks
+  }
+}
+
+int failed(uint16_t port, int rc) {
+  fprintf(stderr,
+          "adverb broker: cannot serve port %u: %s. If another broker runs, or programs under "
+          "adverb that were started before, end those first\n",
+          port, strerror(rc));
+  return status_failed;
+}
+
 } // namespace
 
 int cmd_broker(int argc, char** argv) {
   Options options;
+  Sockets sockets;
   if (const auto status = parse(argc, argv, options))
     return *status;
-  if (geteuid() != 0) {
-    fputs("adverb broker: must run as root: only then do programs of other users trust it\n",
+  if (const auto status = inherit(sockets))
+    return *status;
+  if (!options.user && geteuid() != 0 && sockets.members < 0) {
+    fputs("adverb broker: must run as root: only then do programs of other users trust it. With "
+          "--user it "
+          "serves programs of this user alone\n",
           stderr);
     return status_usage;
   }
@@ -97,6 +196,17 @@ int cmd_broker(int argc, char** argv) {
       return status_usage;
     options.port = loaded.policy->link().port;
   }
+  const uint16_t port = *options.port;
+  if (sockets.members < 0)
+    sockets.members = link::listen_for_members(link::members_name(port, !options.user, geteuid()));
+  if (sockets.members < 0)
+    return failed(port, -sockets.members);
+  if (sockets.peers < 0)
+    sockets.peers = link::listen_for_peers(port);
+  if (sockets.peers < 0)
+    return failed(port, -sockets.peers);
+  let_go_of_rights();
+
   // Blocked before the service thread exists, so that they come here and nowhere else.
   sigset_t ends;
   sigemptyset(&ends);
@@ -104,17 +214,14 @@ int cmd_broker(int argc, char** argv) {
     sigaddset(&ends, signal);
   pthread_sigmask(SIG_BLOCK, &ends, nullptr);
 
-  // Its sockets end with the process; members see that and serve themselves.
-  auto& serving = *new Serving(*options.port);
+  // Its sockets end with the process; members see that and start another.
+  auto& serving = *new Serving(port, !options.user);
   serving.world.log.open(observe::LogLevel::warn);
-  if (const int rc = serving.broker.join(); rc != 0) {
-    fprintf(stderr,
-            "adverb broker: cannot serve port %u: %s. If another broker runs, or programs under "
-            "adverb that were started before, end those first\n",
-            *options.port, strerror(rc));
-    return status_failed;
-  }
-  printf("adverb broker: serving port %u\n", *options.port);
+  serving.server.serve(sockets.members, sockets.peers);
+  if (options.unused)
+    serving.server.when_unused(std::chrono::seconds(*options.unused),
+                               [] { kill(getpid(), SIGTERM); });
+  printf("adverb broker: serving port %u\n", port);
   fflush(stdout);
   int which = 0;
   sigwait(&ends, &which);

@@ -197,7 +197,7 @@ void check_broker(Report& report, const policy::LinkSettings& link) {
     check_banner(report, "broker", link.port, reply);
   else if (reply.error == ECONNREFUSED)
     report.ok("broker", fmt::format("port {} of this host is free; the first adverb program of a "
-                                    "user serves it, across users `adverb broker` must",
+                                    "user has it served, across users `adverb broker` must",
                                     link.port));
   else
     report.fail("broker",

@@ -87,8 +87,8 @@ private:
 };
 
 // Brokers live as long as the process, as their users' do.
-Broker& make(uint16_t port, Inbox& inbox, bool for_all = false) {
-  auto* broker = new Broker(world(), port, for_all, inbox.accept());
+Broker& make(uint16_t port, Inbox& inbox) {
+  auto* broker = new Broker(world(), port, inbox.accept());
   REQUIRE(broker->join() == 0);
   return *broker;
 }
@@ -244,8 +244,8 @@ TEST_CASE("of queue pairs with one number each is found by one attempt or anothe
       close(fd);
     };
   };
-  auto& serving = *new Broker(world(), port, false, sender(0));
-  auto& member = *new Broker(world(), port, false, sender(1));
+  auto& serving = *new Broker(world(), port, sender(0));
+  auto& member = *new Broker(world(), port, sender(1));
   REQUIRE(serving.join() == 0);
   REQUIRE(member.join() == 0);
   serving.add({}, 7);
@@ -510,7 +510,10 @@ TEST_CASE("the broker of all users serves those that come after it") {
   const uint16_t port = free_port();
   auto& none = inbox();
   auto& in = inbox();
-  make(port, none, true);
+  const int members = link::listen_for_members(link::members_name(port, true, 0));
+  const int peers = link::listen_for_peers(port);
+  REQUIRE((members >= 0 && peers >= 0));
+  (*new link::BrokerServer(world(), port, true, none.accept())).serve(members, peers);
   Broker& member = make(port, in);
   member.add({}, 8);
   const Stranger stranger(port);

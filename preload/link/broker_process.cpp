@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+#include "link/broker_process.h"
+#include "link/detached.h"
+#include "link/paths.h"
+
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <cstdlib>
+#include <dlfcn.h>
+#include <new>
+#include <string>
+#include <unistd.h>
+
+namespace adverb::link {
+namespace {
+
+// In no folder but those that belong to this library's own, as nobody else may have it run
+// something.
+std::string command() {
+  Dl_info info{};
+  char library[PATH_MAX];
+  if (dladdr(reinterpret_cast<const void*>(&start_broker_process), &info) == 0 ||
+      info.dli_fname == nullptr || realpath(info.dli_fname, library) == nullptr)
+    return {};
+  std::string folder = library;
+  folder.resize(folder.rfind('/'));
+  for (const std::string& candidate : {
+           folder + "/tools/adverb",                         // build tree
+           folder + "/" ADVERB_BINDIR_FROM_LIBDIR "/adverb", // installed
+           folder + "/../" ADVERB_BINDIR_FROM_LIBDIR "/adverb",
+       }) {
+    char path[PATH_MAX];
+    if (realpath(candidate.c_str(), path) != nullptr && access(path, X_OK) == 0)
+      return path;
+  }
+  return {};
+}
+
+} // namespace
+
+int start_broker_process(uint16_t port, int members, int peers) noexcept {
+  try {
+    const std::string adverb = command();
+    if (adverb.empty())
+      return ENOENT;
+    return start_detached(adverb,
+                          {"broker", "--user", "--port", std::to_string(port), "--unused", "1"},
+                          std::array{members, peers});
+  } catch (const std::bad_alloc&) {
+    return ENOMEM;
+  }
+}
+
+} // namespace adverb::link

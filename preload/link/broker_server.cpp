@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+#include "link/broker_server.h"
+#include "world/world.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cerrno>
+#include <cstddef>
+#include <mutex>
+#include <netinet/in.h>
+#include <string>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <utility>
+#include <vector>
+
+namespace adverb::link {
+
+using observe::Counter;
+
+namespace {
+
+constexpr size_t strangers_max = 256; // connections that have not said hello
+constexpr std::chrono::seconds hello_due{2};
+constexpr size_t members_max = 4096;
+constexpr size_t registrations_max = 65536; // of one member
+// While that many have not, others wait in the kernel's queue, and none of these longer than this:
+// a hello comes with its connection.
+constexpr std::chrono::milliseconds hello_due_in_crowd{100};
+// The port of a serving process that exits is free some instants after its members know.
+constexpr std::chrono::milliseconds tcp_again_first{5};
+constexpr std::chrono::milliseconds tcp_again_most{1000};
+constexpr std::chrono::milliseconds no_descriptors_pause{100};
+
+int listen_on(int fd, const sockaddr* address, socklen_t bytes, int waiting) {
+  if (fd >= 0 && bind(fd, address, bytes) == 0 && listen(fd, waiting) == 0)
+    return fd;
+  const int rc = errno;
+  if (fd >= 0)
+    close(fd);
+  return -rc;
+}
+
+} // namespace
+
+std::string members_name(uint16_t port, bool for_all_users, uid_t uid) {
+  return "adverb." + (for_all_users ? std::string("broker") : std::to_string(uid)) + "." +
+         std::to_string(port);
+}
+
+socklen_t members_address(const std::string& name, sockaddr_un& address) {
+  address = {};
+  address.sun_family = AF_UNIX;
+  name.copy(address.sun_path + 1, sizeof address.sun_path - 1);
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+}
+
+int listen_for_members(const std::string& name) {
+  sockaddr_un address;
+  const socklen_t bytes = members_address(name, address);
+  return listen_on(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0),
+                   reinterpret_cast<sockaddr*>(&address), bytes, 1024);
+}
+
+int listen_for_peers(uint16_t port) {
+  const int on = 1;
+  const int off = 0;
+  int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd >= 0) {
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+    sockaddr_in6 any{};
+    any.sin6_family = AF_INET6;
+    any.sin6_port = htons(port);
+    return listen_on(fd, reinterpret_cast<sockaddr*>(&any), sizeof any, 1024);
+  }
+  fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd >= 0)
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  sockaddr_in any{};
+  any.sin_family = AF_INET;
+  any.sin_port = htons(port);
+  return listen_on(fd, reinterpret_cast<sockaddr*>(&any), sizeof any, 1024);
+}
+
+int peer_uid(int fd, uid_t& uid) {
+  ucred who{};
+  socklen_t bytes = sizeof who;
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &bytes) != 0)
+    return errno;
+  uid = who.uid;
+  return 0;
+}
+
+BrokerServer::BrokerServer(World& world, uint16_t port, bool for_all_users, Accept here)
+    : world_(world), port_(port), for_all_users_(for_all_users), here_(std::move(here)),
+      tcp_again_(tcp_again_first) {}
+
+void BrokerServer::serve(int members, int peers) {
+  const std::lock_guard hold(lock_);
+  unix_fd_ = members;
+  world_.service.watch(members, EPOLLIN, [this](uint32_t) {
+    const std::lock_guard held(lock_);
+    accept_members();
+  });
+  if (peers >= 0)
+    serve_peers(peers);
+  else
+    have_peers_soon(-peers);
+}
+
+bool BrokerServer::serves() const {
+  const std::lock_guard hold(lock_);
+  return unix_fd_ >= 0;
+}
+
+// Under lock_.
+void BrokerServer::serve_peers(int fd) {
+  tcp_fd_ = fd;
+  tcp_again_ = tcp_again_first;
+  world_.service.watch(fd, EPOLLIN, [this](uint32_t) { accept_strangers(); });
+}
+
+// Under lock_: the port was not to be had.
+void BrokerServer::have_peers_soon(int error) {
+  if (tcp_again_ == tcp_again_most && world_.log.once("broker-port"))
+    world_.log.warn("port {} is taken (errno {}); peers cannot reach this process's unpinned "
+                    "regions until it is free; set link.port in the policy, or run `adverb "
+                    "broker` as root to share it between users",
+                    port_, error);
+  world_.service.after(tcp_again_, [this] {
+    const std::lock_guard hold(lock_);
+    if (const int fd = listen_for_peers(port_); fd >= 0)
+      serve_peers(fd);
+    else
+      have_peers_soon(-fd);
+  });
+  tcp_again_ = std::min(2 * tcp_again_, tcp_again_most);
+}
+
+// Without a free descriptor a waiting connection would be announced again and again.
+void BrokerServer::pause_if_exhausted(int listener) {
+  if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM)
+    return;
+  if (world_.log.every("broker-descriptors", 10))
+    world_.log.warn("no descriptors left for connections of peers (errno {})", errno);
+  world_.service.change(listener, 0);
+  world_.service.after(no_descriptors_pause,
+                       [this, listener] { world_.service.change(listener, EPOLLIN); });
+}
+
+// Under lock_. On the service thread, as all that touches members and strangers.
+void BrokerServer::accept_members() {
+  assert(world_.service.on_thread());
+  for (;;) {
+    const int fd = accept4(unix_fd_, nullptr, nullptr, SOCK_CLOEXEC);
+    if (fd < 0) {
+      pause_if_exhausted(unix_fd_);
+      return;
+    }
+    uid_t uid = 0;
+    if (peer_uid(fd, uid) != 0 || (!for_all_users_ && uid != geteuid()) ||
+        members_.size() >= members_max) {
+      world_.counters.count(Counter::broker_refused);
+      close(fd);
+      continue;
+    }
+    auto member = Connection::make(world_, fd);
+    members_[member] = 0;
+    member->start(
+        [this, weak = std::weak_ptr(member)](const wire::Frame& frame, int&) {
+          if (const auto from = weak.lock())
+            on_member(from, frame);
+        },
+        [this, weak = std::weak_ptr(member)](const char*) {
+          if (const auto from = weak.lock())
+            forget_member(from);
+        });
+  }
+}
+
+void BrokerServer::on_member(const std::shared_ptr<Connection>& from, const wire::Frame& frame) {
+  if (frame.type != wire::Type::add_qp && frame.type != wire::Type::remove_qp) {
+    world_.counters.count(Counter::malformed_messages);
+    return;
+  }
+  const std::lock_guard hold(lock_);
+  const auto r = wire::get<wire::Registration>(frame);
+  const auto known = members_.find(from);
+  if (known == members_.end())
+    return;
+  if (frame.type == wire::Type::add_qp) {
+    if (known->second >= registrations_max) {
+      world_.counters.count(Counter::broker_refused);
+      if (world_.log.every("broker-registrations", 10))
+        world_.log.warn("a process has registered {} queue pairs here and asks for more; its peers "
+                        "treat these as stock",
+                        registrations_max);
+      return;
+    }
+    ++known->second;
+    owners_.emplace(r.qpn, Owner{r.gid, from});
+    return;
+  }
+  const auto [begin, end] = owners_.equal_range(r.qpn);
+  for (auto it = begin; it != end; ++it)
+    if (it->second.member == from && it->second.gid == r.gid) {
+      owners_.erase(it);
+      --known->second;
+      return;
+    }
+}
+
+void BrokerServer::forget_member(const std::shared_ptr<Connection>& member) {
+  assert(world_.service.on_thread());
+  const std::lock_guard hold(lock_);
+  std::erase_if(owners_, [&](const auto& entry) { return entry.second.member == member; });
+  members_.erase(member);
+  look_if_unused();
+}
+
+// For one more that has not said hello. False: those that are there came just now, and others wait
+// until one of them has gone or its time is over.
+bool BrokerServer::make_room() {
+  if (strangers_.size() < strangers_max)
+    return true;
+  const auto now = world_.clock.now();
+  auto earliest = now;
+  std::vector<std::shared_ptr<Connection>> late;
+  for (const auto& [stranger, known] : strangers_)
+    if (now - known.since >= hello_due_in_crowd)
+      late.push_back(stranger);
+    else
+      earliest = std::min(earliest, known.since);
+  for (const auto& stranger : late) {
+    forget_stranger(stranger);
+    world_.counters.count(Counter::broker_refused);
+    stranger->close();
+  }
+  if (!late.empty())
+    return true;
+  world_.service.change(tcp_fd_, 0);
+  crowded_ = world_.service.after(earliest + hello_due_in_crowd - now, [this] { let_in(); });
+  return false;
+}
+
+void BrokerServer::let_in() {
+  if (crowded_ == 0)
+    return;
+  world_.service.cancel(std::exchange(crowded_, 0));
+  world_.service.change(tcp_fd_, EPOLLIN);
+}
+
+void BrokerServer::accept_strangers() {
+  assert(world_.service.on_thread());
+  while (make_room()) {
+    const int fd = accept4(tcp_fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0) {
+      pause_if_exhausted(tcp_fd_);
+      return;
+    }
+    world_.counters.count(Counter::broker_served);
+    auto stranger = Connection::make(world_, fd);
+    // What it says behind its hello, not knowing yet whether that is answered, is for the owner.
+    stranger->read_no_more_than(wire::frame(wire::Hello{}).size());
+    // Whoever asks knows from now on that an answer is worth waiting for: the owner may be stopped.
+    stranger->send(wire::frame(wire::Banner{}));
+    const std::weak_ptr weak(stranger);
+    const uint64_t timer = world_.service.after(hello_due, [this, weak] {
+      const auto from = weak.lock();
+      if (from && forget_stranger(from)) {
+        world_.counters.count(Counter::broker_refused);
+        from->close();
+      }
+    });
+    strangers_[stranger] = {timer, world_.clock.now()};
+    stranger->start(
+        [this, weak](const wire::Frame& frame, int&) {
+          const auto from = weak.lock();
+          if (!from)
+            return;
+          if (frame.type == wire::Type::hello) {
+            on_stranger(from, wire::get<wire::Hello>(frame));
+          } else {
+            world_.counters.count(Counter::broker_refused);
+            from->close();
+          }
+          forget_stranger(from);
+        },
+        [this, weak](const char* why) {
+          world_.counters.count(Counter::broker_refused);
+          world_.log.debug("a connection to the broker ended before its hello: {}", why);
+          if (const auto from = weak.lock())
+            forget_stranger(from);
+        });
+  }
+}
+
+bool BrokerServer::forget_stranger(const std::shared_ptr<Connection>& stranger) {
+  const auto at = strangers_.find(stranger);
+  if (at == strangers_.end())
+    return false;
+  world_.service.cancel(at->second.timer);
+  strangers_.erase(at);
+  let_in();
+  {
+    const std::lock_guard hold(lock_);
+    look_if_unused();
+  }
+  return true;
+}
+
+void BrokerServer::on_stranger(const std::shared_ptr<Connection>& connection,
+                               const wire::Hello& hello) {
+  assert(world_.service.on_thread());
+  std::unique_lock hold(lock_);
+  // A member wrote its registration before it told anybody its queue pair number: read all that is
+  // there before looking the number up.
+  accept_members();
+  std::vector<std::shared_ptr<Connection>> members;
+  for (const auto& [member, registered] : members_)
+    members.push_back(member);
+  for (const auto& member : members)
+    member->poll_now();
+  // Devices number their queue pairs alike. The GID tells them apart where it was registered; else
+  // the initiator asks again and meets the next.
+  std::vector<const Owner*> candidates;
+  const auto [begin, end] = owners_.equal_range(hello.dqpn);
+  for (auto it = begin; it != end; ++it)
+    if (it->second.gid == hello.dgid)
+      candidates.push_back(&it->second);
+  if (candidates.empty())
+    for (auto it = begin; it != end; ++it)
+      candidates.push_back(&it->second);
+  const Owner* owner = candidates.empty() ? nullptr : candidates[hello.attempt % candidates.size()];
+  if (owner == nullptr) {
+    world_.counters.count(Counter::broker_refused);
+    wire::HelloAck ack{};
+    ack.answer = static_cast<uint32_t>(wire::Answer::no_such_qp);
+    connection->send(wire::frame(ack));
+    connection->close();
+    return;
+  }
+  const auto member = owner->member;
+  hold.unlock();
+  const int fd = connection->detach();
+  world_.counters.count(Counter::broker_handed);
+  if (!member) {
+    here_(fd, hello);
+    return;
+  }
+  if (member->send_with_fd(wire::frame(hello, wire::Type::handed), fd) != 0)
+    world_.counters.count(Counter::broker_refused);
+  close(fd);
+}
+
+void BrokerServer::add(const wire::Id& gid, uint32_t qpn) {
+  const std::lock_guard hold(lock_);
+  owners_.emplace(qpn, Owner{gid, nullptr});
+}
+
+void BrokerServer::remove(const wire::Id& gid, uint32_t qpn) {
+  const std::lock_guard hold(lock_);
+  const auto [begin, end] = owners_.equal_range(qpn);
+  for (auto it = begin; it != end; ++it)
+    if (!it->second.member && it->second.gid == gid) {
+      owners_.erase(it);
+      break;
+    }
+}
+
+void BrokerServer::when_unused(std::chrono::nanoseconds time, std::function<void()> done) {
+  world_.service.run([this, time, done = std::move(done)] {
+    const std::lock_guard hold(lock_);
+    unused_most_ = time;
+    unused_ = done;
+    look_if_unused();
+  });
+}
+
+// Under lock_, on the service thread.
+void BrokerServer::look_if_unused() {
+  if (!unused_)
+    return;
+  if (unused_timer_ != 0)
+    world_.service.cancel(std::exchange(unused_timer_, 0));
+  if (!members_.empty() || !strangers_.empty())
+    return;
+  unused_timer_ = world_.service.after(unused_most_, [this] {
+    const std::lock_guard hold(lock_);
+    unused_timer_ = 0;
+    accept_members(); // who has come just now
+    if (members_.empty() && strangers_.empty())
+      unused_();
+    else
+      look_if_unused();
+  });
+}
+
+} // namespace adverb::link

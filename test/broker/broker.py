@@ -1,0 +1,244 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""broker.py DIRECTORY-OF-LOOPBACK LIBADVERB BENCH_UNLOAD: the host's broker is a process of its own, that
+belongs to no program (README.md). Prints TAP."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+LOOPBACK, LIBRARY, PROGRAM = (os.path.abspath(a) for a in sys.argv[1:4])
+PORT = 7771
+SLOW = 5 if os.environ.get("ADVERB_SANITIZER") else 1
+NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "true"]
+NO_CAPABILITIES = "0000000000000000"
+
+
+def until(condition, seconds):
+    """What it answers at last: true, or what it was when the time was over"""
+    end = time.monotonic() + seconds * SLOW
+    while not (answer := condition()) and time.monotonic() < end:
+        time.sleep(0.02)
+    return answer
+
+
+def status_of(pid):
+    with open(f"/proc/{pid}/status", encoding="utf-8") as file:
+        return dict(line.split(":", 1) for line in file.read().splitlines())
+
+
+def brokers():
+    """Those of this network namespace that run: a zombie is for whoever is the first process to reap"""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                words = file.read().split(b"\0")
+            if (words[1:2] == [b"broker"] and
+                    os.readlink(f"/proc/{pid}/ns/net") == os.readlink("/proc/self/ns/net")):
+                found.append(int(pid))
+        except OSError:
+            pass
+    return found
+
+
+class Programs:
+    """Runs pairs of processes that send each other requests on unpinned memory."""
+
+    def __init__(self, scratch):
+        self.fabric = f"adverb-broker.{os.getpid()}"
+        policy = os.path.join(scratch, "policy.json")
+        with open(policy, "w", encoding="utf-8") as file:
+            json.dump({"version": 1, "link": {"port": PORT}, "rules": [{"register": "none"}]}, file)
+        runtime = re.findall(r"(\S*lib[at]san\.so\S*) \(", subprocess.run(
+            ["ldd", PROGRAM], capture_output=True, text=True, check=True).stdout)
+        self.environment = {**os.environ, "LD_LIBRARY_PATH": LOOPBACK, "LD_PRELOAD": ":".join([*runtime, LIBRARY]),
+                            "ADVERB_LOOPBACK_FABRIC": self.fabric, "ADVERB_POLICY": policy}
+        self.running = []
+
+    def idle(self):
+        """A pair that is linked and then does nothing, until ended"""
+        pair = subprocess.Popen([PROGRAM, "idle", "600"], env=self.environment, start_new_session=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.running.append(pair)
+        return pair
+
+    def work(self):
+        """A pair that makes its links and does its work: why it did not, or nothing"""
+        try:
+            done = subprocess.run([PROGRAM, "read", "8", "1", "200"], env=self.environment, check=False,
+                                  capture_output=True, text=True, timeout=30 * SLOW)
+        except subprocess.TimeoutExpired:
+            return "it does not end"
+        return "" if done.returncode == 0 else f"status {done.returncode}: {done.stderr}"
+
+    def end(self, pair):
+        self.running.remove(pair)
+        for which in (signal.SIGCONT, signal.SIGKILL):
+            os.killpg(pair.pid, which)
+        pair.wait()
+
+    def close(self):
+        for pair in list(self.running):
+            self.end(pair)
+        path = "/dev/shm/" + self.fabric
+        if os.path.exists(path):
+            os.unlink(path)
+
+
+def linked(pair):
+    """Whether both of its processes have a member's connection: they have registered"""
+    found = subprocess.run(["ss", "-xHp"], capture_output=True, text=True, check=True).stdout
+    pids = {pair.pid, *children(pair.pid)}
+    return len(pids) == 2 and all(f"pid={pid}," in found for pid in pids)
+
+
+def children(pid):
+    with open(f"/proc/{pid}/task/{pid}/children", encoding="utf-8") as file:
+        return [int(word) for word in file.read().split()]
+
+
+def started(programs):
+    pair = programs.idle()
+    assert until(lambda: len(brokers()) == 1 and linked(pair), 10), "no broker is there"
+    return pair
+
+
+def nobodys_child(programs):
+    pair = started(programs)
+    broker, = brokers()
+    status = status_of(broker)
+    descriptors = {os.readlink(f"/proc/{broker}/fd/{fd}") for fd in ("0", "1", "2")}
+    with open(f"/proc/{broker}/environ", "rb") as file:
+        variables = {v.split(b"=")[0] for v in file.read().split(b"\0") if v}
+    assert broker not in children(pair.pid), "it is the program's child"
+    assert os.getsid(broker) == broker, "it is in the program's session"
+    assert descriptors == {"/dev/null"}, f"it has {descriptors}"
+    assert variables <= {b"LISTEN_PID", b"LISTEN_FDS"}, f"it has {variables}"
+    assert os.readlink(f"/proc/{broker}/cwd") == "/", "it holds the program's folder"
+    for kind in ("CapPrm", "CapEff", "CapInh"):
+        assert status[kind].strip() == NO_CAPABILITIES, f"{kind} is {status[kind]}"
+    assert status["NoNewPrivs"].strip() == "1", "it may gain rights"
+    for kind in ("SigBlk", "SigIgn"):  # it blocks those that it waits for
+        assert int(status[kind], 16) & ~0x4003 == 0, f"{kind} is {status[kind]}"
+
+
+def ends_with_the_last(programs):
+    one, other = started(programs), programs.idle()
+    assert until(lambda: linked(other), 10)
+    broker = brokers()
+    programs.end(one)
+    time.sleep(2)  # longer than a broker stays that has nobody
+    assert brokers() == broker, "it went while a program was there"
+    programs.end(other)
+    assert until(lambda: not brokers(), 5), "it stays"
+
+
+def one_for_all(programs):
+    pairs = [programs.idle() for _ in range(12)]
+    assert until(lambda: all(linked(pair) for pair in pairs), 30), "not all have one"
+    assert len(brokers()) == 1, f"there are {len(brokers())}"
+
+
+def a_stopped_program(programs):
+    pair = started(programs)
+    os.killpg(pair.pid, signal.SIGSTOP)
+    begun = time.monotonic()
+    assert not (why := programs.work()), why
+    took = time.monotonic() - begun
+    assert took < 3 * SLOW, f"links took {took:.1f} s"
+
+
+def a_killed_one(programs):
+    pair = started(programs)
+    for _ in range(3):
+        was, = brokers()
+        os.kill(was, signal.SIGKILL)
+        # The first time another one is started; who has started one that ended at once serves itself.
+        assert until(lambda: linked(pair) and was not in brokers(), 10), "its members have none"
+        assert not (why := programs.work()), why
+        if not brokers():
+            break
+
+
+def started_by_hand(programs):
+    pair = started(programs)
+    broker, = brokers()
+    command = os.path.join(os.path.dirname(LIBRARY), "tools/adverb")
+    done = subprocess.run([command, "broker", "--port", str(PORT)], capture_output=True, text=True, check=False,
+                          timeout=30)
+    assert done.returncode == 1 and "end those first" in done.stderr, done.stderr
+    programs.end(pair)
+    assert until(lambda: broker not in brokers(), 5), "it stays"
+    with subprocess.Popen([command, "broker", "--port", str(PORT)], stdout=subprocess.PIPE) as by_hand:
+        assert by_hand.stdout.readline().startswith(b"adverb broker: serving")
+        assert not (why := programs.work()), why
+        assert brokers() == [by_hand.pid], "another one was started"
+        by_hand.terminate()
+        assert by_hand.wait(10) == 0
+
+
+def started_by_its_sockets(programs):
+    """As systemd does it: root listens, and the broker that the first to come has started is nobody's"""
+    command = os.path.join(os.path.dirname(LIBRARY), "tools/adverb")
+    by = ["systemd-socket-activate", "-l", str(PORT), "-l", f"@adverb.broker.{PORT}"]
+    if not shutil.which(by[0]):
+        return "systemd-socket-activate is not here"
+    if not os.access(command, os.X_OK) or subprocess.run(NOBODY, check=False, capture_output=True).returncode != 0:
+        return "nobody may not run what is built here"
+    with subprocess.Popen([*by, *NOBODY[:-1], command, "broker", "--port", str(PORT), "--unused", "1"],
+                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as waiting:
+        try:
+            listening = lambda: f"@adverb.broker.{PORT}" in subprocess.run(
+                ["ss", "-xlH"], capture_output=True, text=True, check=True).stdout
+            assert until(listening, 10), "nobody listens"
+            assert not (why := programs.work()), why
+            assert brokers() == [waiting.pid], f"{brokers()} serve, not the one that has the sockets"
+            assert status_of(waiting.pid)["Uid"].split()[1] == "65534", "it is not nobody's"
+            assert until(lambda: waiting.poll() is not None, 10), "it stays when it is not needed"
+            assert waiting.returncode == 0, f"status {waiting.returncode}"
+        finally:
+            waiting.kill()
+    return None
+
+
+CASES = {
+    "the broker is nobody's child and holds nothing of the program that started it": nobodys_child,
+    "the broker ends when the last program has, not before": ends_with_the_last,
+    "programs that start together have one broker": one_for_all,
+    "links are made while the program that started the broker is stopped": a_stopped_program,
+    "links are made after the broker was killed": a_killed_one,
+    "a broker started by hand serves the programs that come after it": started_by_hand,
+    "a broker started by systemd's sockets serves all, as nobody": started_by_its_sockets,
+}
+
+
+def main():
+    if os.environ.get("BROKER_INSIDE") is None:
+        for network in (["unshare", "-n"], ["unshare", "-rn"]):
+            if subprocess.run([*network, "ip", "link", "set", "lo", "up"], capture_output=True, check=False).returncode == 0:
+                os.environ["BROKER_INSIDE"] = "1"
+                os.execvp(network[0], [*network, sys.executable, *sys.argv])
+        print("ok - the broker's process # SKIP no network of its own can be had")
+        return
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        for name, case in CASES.items():
+            assert until(lambda: not brokers(), 5)
+            programs = Programs(scratch)
+            try:
+                skip = case(programs)
+                print(f"ok - {name}" + (f" # SKIP {skip}" if skip else ""), flush=True)
+            except (AssertionError, OSError, ValueError) as why:
+                print(f"not ok - {name}: {why or type(why).__name__}", flush=True)
+            finally:
+                programs.close()
+
+
+main()
