@@ -270,7 +270,6 @@ void End::start_polling() {
         if (took > longest_poll_)
           longest_poll_ = took;
       }
-      std::this_thread::yield();
     }
   });
 }
