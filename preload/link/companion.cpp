@@ -51,7 +51,11 @@ int Companion::set_up(uint32_t credits) {
   receives_ = d.receive_pool(size.message);
   if (receives_ == nullptr)
     return provider::failure();
-  const uint32_t sends = credits_ + beside;
+  const uint32_t messages = credits_ + beside; // that may be unanswered, each way
+  report_every_ = std::clamp(messages / 2, 1U, report_every);
+  // Beside those that are sent and not reported yet there is one for each request: who keeps them
+  // for long, as answers wait for slow pages, keeps them from no other request.
+  const uint32_t sends = messages + report_every_ - 1;
   bytes_ = sends * stride_;
   void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED)
@@ -67,8 +71,6 @@ int Companion::set_up(uint32_t credits) {
     free_.push_back(i);
   sent_.reset(new uint32_t[sends]);
   slots_ = sends;
-  // Fewer than there are slots, so that who waits for a free one waits for a report.
-  report_every_ = std::clamp(sends / 2, 1U, report_every);
 
   ibv_qp_init_attr init{};
   init.send_cq = d.cq();
@@ -80,9 +82,9 @@ int Companion::set_up(uint32_t credits) {
   qp_ = real.ibv_create_qp(d.pd(), &init);
   if (qp_ == nullptr)
     return provider::failure();
-  if (const int rc = receives_->add(sends); rc != 0)
+  if (const int rc = receives_->add(messages); rc != 0)
     return rc;
-  slots_posted_ = sends;
+  slots_posted_ = messages;
   world_.entropy.fill(&psn_, sizeof psn_);
   psn_ &= 0xFFFFFF;
   return 0;

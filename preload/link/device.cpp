@@ -114,7 +114,7 @@ bool Device::has_gid(const ibv_gid& gid) const {
 
 uint32_t Device::credits_to_give(const Protocol::Size& size) const noexcept {
   // Each credit costs a send and a receive buffer; leave most of the budget to later links.
-  const uint64_t affordable = left() / 4 / (2 * size.message);
+  const uint64_t affordable = (left() / 4 + size.message) / (2 * size.message); // to the nearest
   return static_cast<uint32_t>(
       std::clamp<uint64_t>(affordable, credits_least, std::max(size.depth, credits_least)));
 }

@@ -3,6 +3,7 @@
 // touches the program's memory and that may take long to come.
 #pragma once
 
+#include "memory/copy.h"
 #include "service/service.h"
 #include "world/sync.h"
 
@@ -102,17 +103,13 @@ public:
     aside // put_aside() was called, again() comes; who runs it touches it no more
   };
   // For who does it; takes the lock where others have begun. Two that begin at the same moment may
-  // be at the same pages.
+  // be at the same pages. One whose pages are all there goes on beside another that meets some of
+  // them, and sleeps at one that is not.
   template <typename Lock> Begun begin(Errand& errand, Lock& lock) {
-    if (begun_.load() != 0) {
+    if (begun_.load() != 0 && meets_another(errand, lock) && !has_its_pages(errand)) {
       const std::lock_guard hold(lock);
       Phase was = Phase::waiting;
-      if (std::ranges::any_of(all_,
-                              [&](Errand* other) {
-                                return other != &errand && other->under_way() &&
-                                       other->meets(errand);
-                              }) &&
-          errand.phase_.compare_exchange_strong(was, Phase::aside)) {
+      if (meets_another(errand) && errand.phase_.compare_exchange_strong(was, Phase::aside)) {
         errand.put_aside();
         return Begun::aside;
       }
@@ -138,6 +135,19 @@ public:
   }
 
 private:
+  bool meets_another(const Errand& errand) const noexcept {
+    return std::ranges::any_of(all_, [&](const Errand* other) {
+      return other != &errand && other->under_way() && other->meets(errand);
+    });
+  }
+  template <typename Lock> bool meets_another(const Errand& errand, Lock& lock) const {
+    const std::lock_guard hold(lock);
+    return meets_another(errand);
+  }
+  static bool has_its_pages(const Errand& errand) noexcept {
+    const Errand::Of of = errand.of();
+    return memory::is_here(reinterpret_cast<const void*>(of.from), of.to - of.from);
+  }
   static void overrule(Errand& errand) noexcept {
     Phase was = Phase::waiting;
     if (errand.phase_.compare_exchange_strong(was, Phase::stopped))

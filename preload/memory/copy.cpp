@@ -3,10 +3,13 @@
 #include "memory/dispositions.h"
 #include "memory/guard.h"
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/uio.h>
 #include <unistd.h>
 #if defined(__SANITIZE_ADDRESS__)
@@ -159,16 +162,63 @@ bool write_in_order(void* program, const void* from, size_t bytes) noexcept {
   return through_kernel(source + done, at + done, left, true);
 }
 
+namespace {
+
+// A byte of each of these places, so many at a time; false: not all of them come.
+bool look_by_kernel(uintptr_t from, uintptr_t to, uintptr_t page) noexcept {
+  if (pick() != Method::process_vm) {
+    for (uintptr_t at = from; at < to; at = (at | (page - 1)) + 1) {
+      char unused = 0;
+      if (!through_kernel(&unused, at, 1, false))
+        return false;
+    }
+    return true;
+  }
+  const int saved = errno;
+  std::array<iovec, 64> pages; // NOLINT: set one by one
+  std::array<char, pages.size()> unused;
+  const iovec mine{unused.data(), unused.size()};
+  bool all = true;
+  for (uintptr_t at = from; at < to && all;) {
+    size_t n = 0;
+    for (; n < pages.size() && at < to; ++n, at = (at | (page - 1)) + 1)
+      pages[n] = {reinterpret_cast<void*>(at), 1};
+    all = process_vm_readv(getpid(), &mine, 1, pages.data(), n, 0) == static_cast<ssize_t>(n);
+  }
+  errno = saved;
+  return all;
+}
+
+} // namespace
+
 void bring_in(const void* program, size_t bytes) noexcept {
-  if (bytes == 0 || !native_now())
+  if (bytes == 0)
     return;
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const auto from = reinterpret_cast<uintptr_t>(program);
+  if (!native_now()) {
+    look_by_kernel(from, from + bytes, page);
+    return;
+  }
   for (uintptr_t at = from; at < from + bytes; at = (at | (page - 1)) + 1) {
     char unused = 0;
     if (copy_native(&unused, reinterpret_cast<const void*>(at), 1) != 0)
       return; // it does not come, and who copies says so
   }
+}
+
+bool is_here(const void* program, size_t bytes) noexcept {
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const uintptr_t from = reinterpret_cast<uintptr_t>(program) & ~(page - 1);
+  const uintptr_t to = reinterpret_cast<uintptr_t>(program) + bytes;
+  std::array<unsigned char, 64> pages; // NOLINT: the kernel sets them
+  if (bytes == 0 || (to - from + page - 1) / page > pages.size())
+    return false;
+  const int saved = errno;
+  const bool asked = mincore(reinterpret_cast<void*>(from), to - from, pages.data()) == 0;
+  errno = saved;
+  return asked && std::all_of(pages.begin(), pages.begin() + (to - from + page - 1) / page,
+                              [](unsigned char one) { return (one & 1) != 0; });
 }
 
 const char* method() noexcept {

@@ -25,8 +25,13 @@ bool write_in_order(void* program, const void* from, size_t bytes) noexcept;
 
 // Looks at each page, so that what is slow to come (from a slow disk, or by the program's own
 // handling of faults) comes now, and not when somebody waits for whoever copies. A page may be gone
-// again by then, and is not written to here; where copies go through the kernel nothing is done.
+// again by then, and is not written to here.
 void bring_in(const void* program, size_t bytes) noexcept;
+
+// Whether all of its pages, 64 at most, are there now, as mincore(2) tells: asked without waiting
+// for any. What it says of a file's pages may be wrong either way, and any may be gone a moment
+// later.
+bool is_here(const void* program, size_t bytes) noexcept;
 
 // What is used, as far as is known by now, for the log and `adverb doctor`.
 const char* method() noexcept;

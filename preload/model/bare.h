@@ -105,6 +105,15 @@ public:
       return plain_but_unpinned;
     return post_reporting(list, bad, traits);
   }
+  // Of one whose element is of unpinned memory: from where post_unpinned() would copy it, or null.
+  const std::byte* copied_from(const ibv_send_wr& wr) const noexcept {
+    const uint32_t traits = steering::traits[wr.opcode]; // which is one that posts
+    return (traits & steering::trait_brings) == 0 &&
+                   (wr.send_flags & (IBV_SEND_FENCE | IBV_SEND_INLINE)) == 0 &&
+                   sources_.copies(wr.sg_list->length)
+               ? sources_.place(*wr.sg_list)
+               : nullptr;
+  }
   // The same of one whose element is of unpinned memory, if that takes little ado.
   [[gnu::always_inline]] int post_unpinned(ibv_send_wr* wr, ibv_send_wr** bad) {
     const uint32_t traits = steering::traits[wr->opcode]; // which is one that posts

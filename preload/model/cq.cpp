@@ -65,15 +65,24 @@ bool Cq::pop(Completion& completion) {
 int Cq::pop(int entries, ibv_wc* wc) {
   if (none_ready())
     return 0;
-  const std::lock_guard hold(ready_lock_);
-  const int n =
-      static_cast<int>(std::min(ready_count_.load(), static_cast<size_t>(std::max(entries, 0))));
-  for (int i = 0; i < n; ++i) {
-    wc[i] = ready_[ready_head_].wc;
-    ready_head_ = (ready_head_ + 1) % ready_.size();
+  // The program's array may be slow to come, too; who completes requests does not wait for that.
+  std::array<ibv_wc, 16> some; // NOLINT: set one by one
+  int all = 0;
+  for (size_t n = some.size(); n == some.size();) {
+    {
+      const std::lock_guard hold(ready_lock_);
+      n = std::min(
+          {ready_count_.load(), static_cast<size_t>(std::max(entries - all, 0)), some.size()});
+      for (size_t i = 0; i < n; ++i) {
+        some[i] = ready_[ready_head_].wc;
+        ready_head_ = (ready_head_ + 1) % ready_.size();
+      }
+      ready_count_ -= n;
+    }
+    std::copy_n(some.begin(), n, wc + all);
+    all += static_cast<int>(n);
   }
-  ready_count_ -= static_cast<size_t>(n);
-  return n;
+  return all;
 }
 
 CqUser* Cq::user_of(uint32_t qpn) {
@@ -178,7 +187,8 @@ int Cq::absorb(int most) {
   return taken;
 }
 
-// What was taken is about to be told.
+// What was taken is about to be told. No lock is held: a peer's request that is waited for may
+// sleep at a page, and others need this queue.
 inline void Cq::tell_errors() {
   if (awaits_peers_.load(std::memory_order_relaxed)) [[unlikely]]
     settle_peers();
@@ -260,15 +270,18 @@ int Cq::poll_other(int entries, ibv_wc* wc, int bare, bool told, int count) {
 
 int Cq::poll(int entries, ibv_wc* wc) {
   int n = 0;
+  bool looks = false;
   {
     const std::lock_guard hold(poll_lock_);
     n = poll_provider(entries, wc);
     // Messages are looked for when there is nothing else, and now and then when there always is.
     constexpr unsigned seldom = 16;
-    if (n < 0 || (n != 0 && (found_ += 256 / seldom) != 0)) [[likely]]
-      return n;
+    looks = n == 0 || (n > 0 && (found_ += 256 / seldom) == 0);
   }
-  return look_for_messages(entries, wc, n);
+  if (looks) [[unlikely]]
+    n = look_for_messages(entries, wc, n);
+  tell_errors();
+  return n;
 }
 
 // `n` are there.
@@ -286,7 +299,6 @@ int Cq::poll_further(int entries, ibv_wc* wc, int n) {
   for (bool more = true;;) {
     const int popped = pop(entries - n, wc + n);
     n += popped;
-    tell_errors();
     if (n >= entries) {
       // One look at the provider is due while a kick is out: its completion must not pile up under
       // a program that takes one completion per wake-up.

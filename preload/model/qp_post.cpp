@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // What the program posts: plain lists, windows to bind, extended requests, receives.
+#include "memory/copy.h"
 #include "model/qp.h"
 #include "model/srq.h"
 #include "observe/counters.h"
@@ -9,6 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <span>
 
 namespace adverb::model {
 
@@ -26,6 +28,9 @@ Queue::Refused Qp::issue(uint64_t from, bool whole) {
 // Nothing on the way of what goes bare throws. Where this is long it is the last call, so that the
 // common case has little to keep.
 int Qp::post_send(ibv_send_wr* list, ibv_send_wr** bad) {
+  if (list != nullptr && (list->next != nullptr || (list->send_flags & IBV_SEND_INLINE) != 0) &&
+      context_->regions().has_virtual()) [[unlikely]]
+    bring_inline_in(list);
   if (!lock_.try_lock()) [[unlikely]]
     return post_contended(list, bad);
   if (!bare_.open()) [[unlikely]]
@@ -44,8 +49,21 @@ int Qp::post_send(ibv_send_wr* list, ibv_send_wr** bad) {
   }
 }
 
-// Has got the lock, and lets it go, as the next.
+// Has got the lock, and lets it go, as the next. What is copied is looked at first, without the
+// lock.
 int Qp::post_unpinned(ibv_send_wr* list, ibv_send_wr** bad) {
+  if (const std::byte* const from = bare_.copied_from(*list)) {
+    lock_.unlock();
+    memory::bring_in(from, list->sg_list->length);
+    lock_.lock();
+    const int again = bare_.open() ? bare_.post_plain(list, bad) : int{BareRequests::not_plain};
+    if (again == BareRequests::not_plain) [[unlikely]]
+      return post_locked(list, bad);
+    if (again != BareRequests::plain_but_unpinned) [[unlikely]] {
+      lock_.unlock();
+      return again;
+    }
+  }
   const int rc = bare_.post_unpinned(list, bad);
   if (rc == BareRequests::not_plain) [[unlikely]]
     return post_locked(list, bad);
@@ -84,10 +102,22 @@ bool Qp::open_bare() {
 void Qp::bring_in(const ibv_send_wr* list) {
   lock_.unlock();
   for (; list != nullptr; list = list->next)
-    if ((list->send_flags & IBV_SEND_INLINE) == 0 && list->num_sge > 0 &&
+    if (!steering::is_inline(*list) && list->num_sge > 0 &&
         static_cast<uint32_t>(list->num_sge) <= ring_.sges())
       context_->regions().bring_in(pd_->verbs, {list->sg_list, static_cast<size_t>(list->num_sge)});
   lock_.lock();
+}
+
+// The same, before the lock is taken: inline data may lie anywhere, and whoever posts copies it.
+void Qp::bring_inline_in(const ibv_send_wr* list) const noexcept {
+  for (; list != nullptr; list = list->next) {
+    if (!steering::is_inline(*list) || list->num_sge <= 0 ||
+        static_cast<uint32_t>(list->num_sge) > ring_.sges())
+      continue;
+    for (const ibv_sge& one : std::span(list->sg_list, static_cast<size_t>(list->num_sge)))
+      if (one.length <= ring_.inline_most())
+        memory::bring_in(reinterpret_cast<const void*>(one.addr), one.length);
+  }
 }
 
 // The same.

@@ -19,8 +19,15 @@ public:
   bool may_hold(uint32_t key) const noexcept {
     return counts_[slot(key)].load(std::memory_order_relaxed) != 0;
   }
-  void add(uint32_t key) noexcept { counts_[slot(key)].fetch_add(1, std::memory_order_relaxed); }
-  void remove(uint32_t key) noexcept { counts_[slot(key)].fetch_sub(1, std::memory_order_relaxed); }
+  bool holds_any() const noexcept { return all_.load(std::memory_order_relaxed) != 0; }
+  void add(uint32_t key) noexcept {
+    counts_[slot(key)].fetch_add(1, std::memory_order_relaxed);
+    all_.fetch_add(1, std::memory_order_relaxed);
+  }
+  void remove(uint32_t key) noexcept {
+    counts_[slot(key)].fetch_sub(1, std::memory_order_relaxed);
+    all_.fetch_sub(1, std::memory_order_relaxed);
+  }
 
 private:
   static constexpr unsigned bits = 12;
@@ -29,6 +36,7 @@ private:
   static size_t slot(uint32_t key) noexcept { return key * 0x9E3779B1U >> (32 - bits); }
 
   std::array<Atomic<uint32_t>, size_t{1} << bits> counts_{};
+  Atomic<uint32_t> all_{0};
 };
 
 } // namespace adverb::registration

@@ -97,6 +97,8 @@ public:
   bool is_virtual(uint32_t key) const;
   // False: it does not. Takes no lock, so that no post of a pinned region does.
   bool may_be_virtual(uint32_t key) const noexcept { return filter_.may_hold(key); }
+  // Whether there is any such region. Takes no lock, either.
+  bool has_virtual() const noexcept { return filter_.holds_any(); }
   // A key that only ever names such regions, whether one lives under it now or not.
   bool is_reserved(uint32_t key) const { return keys_.owns(key); }
   // For a peer, who keeps that a key is not.

@@ -40,20 +40,26 @@ public:
 
   // Whether an element of so many bytes may go by copy(), else by borrow().
   bool copies(uint32_t bytes) const noexcept { return bytes - 1 < ready_; }
+  // Where the bytes of such an element lie; null: the region is not known.
+  const std::byte* place(const ibv_sge& own) const noexcept {
+    const Readable& from = place_of(*kept_, own.lkey);
+    const uint64_t offset = own.addr - from.address;
+    return from.key == own.lkey && from.as_of == regions_.changes() && offset < from.length &&
+                   own.length <= from.length - offset
+               ? from.data + offset
+               : nullptr;
+  }
   // Copies the bytes of such an element to the next slot, which `instead` then names. False: the
   // region is not known, the slot is in use, or the bytes cannot be read, which others find out
   // better. Whoever deregisters the region meanwhile makes a mistake that harms nobody.
   [[gnu::always_inline]] bool copy(const ibv_sge& own, ibv_sge& instead) noexcept {
     Kept& kept = *kept_;
-    const Readable& from = place_of(kept, own.lkey);
-    const uint64_t offset = own.addr - from.address;
+    const std::byte* const from = place(own);
     const uint32_t slot = kept.next % slots;
-    if (from.key != own.lkey || from.as_of != regions_.changes() || offset >= from.length ||
-        own.length > from.length - offset ||
-        static_cast<int32_t>(kept.until[slot] - standing_.heard.load()) > 0)
+    if (from == nullptr || static_cast<int32_t>(kept.until[slot] - standing_.heard.load()) > 0)
       return false;
     std::byte* const to = kept.block.data + size_t{slot} * slot_bytes;
-    if (!memory::read(to, from.data + offset, own.length))
+    if (!memory::read(to, from, own.length))
       return false;
     instead = {reinterpret_cast<uintptr_t>(to), own.length, kept.block.lkey};
     world_.counters.count(observe::Counter::staging_copies);

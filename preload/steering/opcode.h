@@ -79,6 +79,11 @@ constexpr uint32_t traits_of(ibv_wr_opcode opcode) noexcept {
   return at < traits.size() ? traits[at] : 0;
 }
 
+// Whether its bytes are taken while it is posted. The flag says nothing of what brings data.
+inline bool is_inline(const ibv_send_wr& wr) noexcept {
+  return (wr.send_flags & IBV_SEND_INLINE) != 0 && !reads_remote(wr.opcode);
+}
+
 inline uint32_t remote_key(const ibv_send_wr& wr) noexcept {
   return is_atomic(wr.opcode) ? wr.wr.atomic.rkey : wr.wr.rdma.rkey;
 }

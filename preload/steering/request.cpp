@@ -67,7 +67,7 @@ int Ring::append(const ibv_send_wr& wr) {
   uint64_t length = 0;
   for (int i = 0; i < wr.num_sge; ++i)
     length += wr.sg_list[i].length;
-  const bool inlined = (wr.send_flags & IBV_SEND_INLINE) != 0 && !reads_remote(wr.opcode);
+  const bool inlined = is_inline(wr);
   if (inlined && length > inline_bytes_)
     return EINVAL;
 

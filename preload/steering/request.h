@@ -142,6 +142,7 @@ public:
   size_t capacity() const noexcept { return capacity_; }
 
   uint32_t sges() const noexcept { return sges_; } // elements of one request, at most
+  uint32_t inline_most() const noexcept { return inline_bytes_; } // bytes of one
   bool all_signaled() const noexcept { return all_signaled_; }
   bool connected() const noexcept { return connected_; }
   // What stands in for the request's elements, one each.

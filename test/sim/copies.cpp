@@ -13,6 +13,7 @@ extern "C" {
 Copy real_read asm("__real__ZN6adverb6memory4readEPvPKvm");
 Copy real_write asm("__real__ZN6adverb6memory5writeEPvPKvm");
 Copy real_write_in_order asm("__real__ZN6adverb6memory14write_in_orderEPvPKvm");
+bool never_here(const void*, size_t) noexcept asm("__wrap__ZN6adverb6memory7is_hereEPKvm");
 Copy slow_read asm("__wrap__ZN6adverb6memory4readEPvPKvm");
 Copy slow_write asm("__wrap__ZN6adverb6memory5writeEPvPKvm");
 Copy slow_write_in_order asm("__wrap__ZN6adverb6memory14write_in_orderEPvPKvm");
@@ -28,6 +29,10 @@ bool slowly(Copy& copy, void* to, const void* from, size_t bytes) noexcept {
 } // namespace
 
 extern "C" {
+// Any page may be one that is slow to come.
+bool never_here(const void*, size_t) noexcept {
+  return false;
+}
 bool slow_read(void* to, const void* from, size_t bytes) noexcept {
   return slowly(real_read, to, from, bytes);
 }

@@ -3,6 +3,7 @@
 #include "cases.h"
 
 #include <algorithm>
+#include <csignal>
 #include <cstring>
 
 namespace slow {
@@ -10,6 +11,11 @@ namespace {
 
 const std::vector<unsigned> others{1, 2, 3};
 constexpr size_t flag_at = scratch - 64; // in the fast region
+
+// Slow pages of a case that asks for so many at once.
+size_t pages_for(const Options& options, unsigned at_once) {
+  return std::max<size_t>(options.pages, at_once);
+}
 
 // Before which rounds there is one without a slow page, to compare with: before each where a
 // millisecond is looked at. The longest of more requests is longer, whatever they wait for, and
@@ -91,7 +97,7 @@ void others_initiator(End& end, ibv_wr_opcode opcode, unsigned at_once, unsigned
         complain("the %s of a slow page met other bytes", said(opcode));
     }
   };
-  for (size_t i = 0; i < options.pages / at_once; ++i) {
+  for (size_t i = 0; i < pages_for(options, at_once) / at_once; ++i) {
     if (has_one_without(options, i)) {
       round_without();
       end.meet();
@@ -123,7 +129,7 @@ void others_owner(End& end, ibv_wr_opcode opcode, Habit habit, unsigned at_once)
   end.longest_poll();
   Waits own_without, own;
   double poll_without = 0, poll_with = 0;
-  for (size_t i = 0; i < options.pages / at_once; ++i) {
+  for (size_t i = 0; i < pages_for(options, at_once) / at_once; ++i) {
     if (has_one_without(options, i)) {
       own_without.add(until_met());
       poll_without = std::max(poll_without, ms(end.longest_poll()));
@@ -139,12 +145,50 @@ void others_owner(End& end, ibv_wr_opcode opcode, Habit habit, unsigned at_once)
     if (poll_with > noise(options, poll_without))
       complain("ibv_poll_cq of the owner waited for a slow page: %.0f ms", poll_with);
   }
-  const size_t pages = options.pages / at_once * at_once;
+  const size_t pages = pages_for(options, at_once) / at_once * at_once;
   if (!options.pinned && end.pages()->asked() != pages)
     complain("%zu of %zu pages were asked for", end.pages()->asked(), pages);
   for (size_t i = 0; i < pages && opcode == IBV_WR_RDMA_WRITE; ++i)
     if (end.pages()->has_come(i) && !matches(end.slow_page(i), small, 0xA00 + i))
       complain("the bytes of the WRITE to slow page %zu are not there", i);
+}
+
+// A request over several pages, one of which is slow; meanwhile another queue pair asks for one of
+// them that is there.
+void spanned_initiator(End& end, ibv_wr_opcode opcode) {
+  const Options& options = end.options();
+  warm_up(end);
+  Waits with, without;
+  for (size_t i = 0; i < options.pages; ++i)
+    for (const bool slow : {false, true}) {
+      Request request = slow_request(end, opcode, i, large);
+      if (!slow)
+        request.remote = end.peer_slow().memory;
+      Request other = small_request(end, 2, true);
+      other.remote = request.remote;
+      other.rkey = request.rkey;
+      end.post(slow_queue, request);
+      const auto least = Clock::now() + options.page / 4;
+      while (!end.idle(slow_queue) || !end.idle(2) || Clock::now() < least) {
+        if (end.idle(2) && end.idle(slow_queue) && Clock::now() >= least)
+          break;
+        if (end.idle(2))
+          end.post(2, other);
+        end.poll();
+        if (end.idle(2)) {
+          const double wait = ms(end.queue(2).done_at - end.queue(2).posted_at);
+          (slow ? with : without).add({wait, 1, wait > 1 ? uint64_t{1} : 0});
+        }
+        if (Clock::now() - least > patience(options)) {
+          complain("requests do not complete");
+          return;
+        }
+      }
+      if (end.queue(slow_queue).status != 0 || end.queue(2).status != 0)
+        complain("requests do not complete well");
+    }
+  judge(options, "another queue pair, at a page that is there", with, without);
+  end.meet();
 }
 
 // A slow request on queue pair 0 and a flag behind it: the flag says that the bytes are there.
@@ -211,9 +255,45 @@ void order_owner(End& end, ibv_wr_opcode opcode, Habit habit) {
 
 // The slow pages are the initiator's own: where a READ goes, or what a WRITE takes. A thread of its
 // own posts there; another one has the completion queue of queue pair 0, and a third the other.
-void local_initiator(End& end, ibv_wr_opcode opcode, size_t bytes) {
+enum class Manner {
+  plain,
+  masked, // by a thread that blocks all signals
+  inlined,
+  polled // it is posted, and polled for into the slow page, which nobody has registered for that
+};
+
+void post_locally(End& end, const Request& request, Manner manner) {
+  if (manner == Manner::masked) {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, nullptr);
+  }
+  // Requests whose answers are still to come.
+  for (int i = 0; i < 4 && manner != Manner::plain; ++i) {
+    Request other = request;
+    other.local = end.slow_region().memory;
+    end.post(slow_queue, other);
+  }
+  if (manner == Manner::polled) {
+    auto* into = reinterpret_cast<ibv_wc*>(const_cast<std::byte*>(request.local));
+    while (!end.idle(slow_queue))
+      end.poll(0, into, 1);
+    return;
+  }
+  Request mine = request;
+  mine.flags |= manner == Manner::inlined ? static_cast<unsigned>(IBV_SEND_INLINE) : 0;
+  end.post(slow_queue, mine);
+}
+
+void local_initiator(End& end, ibv_wr_opcode opcode, size_t bytes, Manner manner) {
   const Options& options = end.options();
   warm_up(end);
+  // The region is one that has been sent from.
+  for (int i = 0; i < 4; ++i) {
+    end.post(slow_queue, {opcode, end.slow_region().memory, end.slow_region().mr->lkey, bytes,
+                          end.peer_slow().memory, end.peer_slow().rkey});
+    must(end.wait(slow_queue, patience(options)), "a request of local memory");
+  }
   const size_t rounds = std::max<size_t>(options.pages / 2, 1);
   Waits sharing, apart, sharing_without, apart_without;
   const auto round = [&](size_t i, bool with) {
@@ -221,8 +301,10 @@ void local_initiator(End& end, ibv_wr_opcode opcode, size_t bytes) {
     std::atomic<bool> posted{false};
     const auto until = Clock::now() + options.page;
     std::thread poster([&] {
-      end.post(slow_queue, {opcode, local, end.slow_region().mr->lkey, bytes,
-                            end.peer_slow().memory, end.peer_slow().rkey});
+      post_locally(end,
+                   {opcode, local, end.slow_region().mr->lkey, bytes, end.peer_slow().memory,
+                    end.peer_slow().rkey},
+                   manner);
       posted = true;
     });
     const auto over = [&] {
@@ -230,7 +312,8 @@ void local_initiator(End& end, ibv_wr_opcode opcode, size_t bytes) {
     };
     Waits second;
     std::thread other([&] { second = traffic(end, {2, 3}, {1}, over); });
-    const Waits first = traffic(end, {1}, {0}, over);
+    // Who polls into the slow page has that completion queue.
+    const Waits first = manner == Manner::polled ? Waits{} : traffic(end, {1}, {0}, over);
     other.join();
     poster.join();
     (with ? sharing : sharing_without).add(first);
@@ -240,6 +323,8 @@ void local_initiator(End& end, ibv_wr_opcode opcode, size_t bytes) {
       return;
     }
     // The peer's page has zeros, or what was written last.
+    if (manner == Manner::polled)
+      return;
     if (with && opcode == IBV_WR_RDMA_READ &&
         !std::all_of(local, local + bytes, [](std::byte b) { return b == std::byte{0}; }))
       complain("the READ to a slow page left other bytes");
@@ -271,10 +356,13 @@ void add_queue_cases(const Options& options, std::vector<Case>& to) {
   const auto add_others = [&](ibv_wr_opcode opcode, Habit habit, unsigned at_once,
                               unsigned behind = 0) {
     Setup setup;
-    setup.slow_pages = options.pages;
+    setup.slow_pages = pages_for(options, at_once);
     setup.extra_queues = at_once - 1;
     to.push_back({std::string("others_") + word(opcode) + "_" + word(habit) +
-                      (at_once > 1 ? "_several" : "") + (behind != 0 ? "_followed" : ""),
+                      (at_once > 4   ? "_many"
+                       : at_once > 1 ? "_several"
+                                     : "") +
+                      (behind != 0 ? "_followed" : ""),
                   (at_once > 1 ? std::to_string(at_once) + " slow pages at once, of " +
                                      said(opcode) + "s, delay no other queue pair; "
                                : std::string("a slow page of a ") + said(opcode) +
@@ -290,6 +378,10 @@ void add_queue_cases(const Options& options, std::vector<Case>& to) {
   for (const ibv_wr_opcode opcode : {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ})
     add_others(opcode, opcode == IBV_WR_RDMA_READ ? Habit::sleeps : Habit::polls,
                static_cast<unsigned>(std::min<size_t>(options.pages, 4)));
+  // As many as a link has credits, but one, which the others have.
+  for (const ibv_wr_opcode opcode :
+       {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD})
+    add_others(opcode, Habit::sleeps, 7);
   for (const ibv_wr_opcode opcode : {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ}) {
     add_others(opcode, Habit::sleeps, 1, depth - 1);
     add_others(opcode, Habit::polls, static_cast<unsigned>(std::min<size_t>(options.pages, 4)),
@@ -306,20 +398,38 @@ void add_queue_cases(const Options& options, std::vector<Case>& to) {
                     setup, [=](End& end) { order_owner(end, opcode, habit); },
                     [=](End& end) { order_initiator(end, opcode); }, ""});
     }
-  for (const size_t bytes : {small, large})
-    for (const ibv_wr_opcode opcode : {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ}) {
-      Setup setup;
-      setup.slow_at_owner = false;
-      setup.slow_pages = std::max<size_t>(options.pages / 2, 1);
-      to.push_back({std::string("local_") + word(opcode) + (bytes == large ? "_large" : ""),
-                    std::string(opcode == IBV_WR_RDMA_WRITE
-                                    ? "a slow page that a WRITE takes its bytes from"
-                                    : "a slow page that a READ brings its bytes to") +
-                        " delays no other queue pair" +
-                        (bytes == large ? "; over several pages" : ""),
-                    setup, [](End& end) { end.meet(); },
-                    [=](End& end) { local_initiator(end, opcode, bytes); }, ""});
-    }
+  for (const ibv_wr_opcode opcode : {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ}) {
+    Setup setup;
+    setup.slow_pages = options.pages;
+    to.push_back({std::string("spanned_") + word(opcode),
+                  std::string("a slow page of a long ") + said(opcode) +
+                      " delays no other queue pair at the pages beside it",
+                  setup, [](End& end) { end.meet(); },
+                  [=](End& end) { spanned_initiator(end, opcode); }, ""});
+  }
+  const auto add_local = [&](ibv_wr_opcode opcode, size_t bytes, Manner manner, const char* word_of,
+                             const char* words) {
+    Setup setup;
+    setup.slow_at_owner = false;
+    setup.slow_is_remote = false;
+    setup.slow_pages = std::max<size_t>(options.pages / 2, 1);
+    to.push_back(
+        {std::string("local_") + word(opcode) + word_of,
+         std::string(manner == Manner::polled ? "a slow page that completions are polled into"
+                     : opcode == IBV_WR_RDMA_WRITE
+                         ? "a slow page that a WRITE takes its bytes from"
+                         : "a slow page that a READ brings its bytes to") +
+             " delays no other queue pair" + words,
+         setup, [](End& end) { end.meet(); },
+         [=](End& end) { local_initiator(end, opcode, bytes, manner); }, ""});
+  };
+  for (const ibv_wr_opcode opcode : {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ}) {
+    add_local(opcode, small, Manner::plain, "", "");
+    add_local(opcode, large, Manner::plain, "_large", "; over several pages");
+    add_local(opcode, small, Manner::masked, "_masked", "; posted with all signals blocked");
+  }
+  add_local(IBV_WR_RDMA_WRITE, small, Manner::inlined, "_inline", "; inline");
+  add_local(IBV_WR_RDMA_WRITE, small, Manner::polled, "_polled", "");
 }
 
 } // namespace slow

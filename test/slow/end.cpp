@@ -91,7 +91,9 @@ End::End(const Options& options, const Setup& setup, bool owner, int socket)
   if (slow_pages != 0)
     pages_ = std::make_unique<SlowPages>(slow_.memory + margin, slow_pages,
                                          options.pinned ? Milliseconds(0) : options.page);
-  slow_.mr = ibv_reg_mr(pd_, slow_.memory, slow_.bytes, all_rights);
+  slow_.mr = ibv_reg_mr(pd_, slow_.memory, slow_.bytes,
+                        slow_pages == 0 || setup.slow_is_remote ? all_rights
+                                                                : int{IBV_ACCESS_LOCAL_WRITE});
   must(slow_.mr != nullptr, "ibv_reg_mr");
   for (size_t i = 0; options.pinned && i < slow_pages; ++i)
     must(matches(slow_page(i), page_bytes, SlowPages::value(i)), "bringing a page");
@@ -140,7 +142,7 @@ ibv_qp* End::make_qp(unsigned cq) {
   ibv_qp_init_attr init{};
   init.send_cq = init.recv_cq = cqs_[cq];
   init.qp_type = IBV_QPT_RC;
-  init.cap = {depth, depth, 1, 1, 0};
+  init.cap = {depth, depth, 1, 1, small};
   ibv_qp* qp = ibv_create_qp(pd_, &init);
   must(qp != nullptr, "ibv_create_qp");
   return qp;
@@ -225,10 +227,14 @@ void End::post(unsigned queue, const Request& request) {
 
 bool End::poll(unsigned cq) {
   std::array<ibv_wc, 16> batch;
-  const int n = ibv_poll_cq(cqs_[cq], static_cast<int>(batch.size()), batch.data());
+  return poll(cq, batch.data(), static_cast<int>(batch.size()));
+}
+
+bool End::poll(unsigned cq, ibv_wc* into, int most) {
+  const int n = ibv_poll_cq(cqs_[cq], most, into);
   must(n >= 0, "ibv_poll_cq");
   for (int i = 0; i < n; ++i) {
-    const ibv_wc& wc = batch[static_cast<size_t>(i)];
+    const ibv_wc& wc = into[i];
     Queue& q = *queues_[wc.wr_id >> 32];
     if (wc.status != IBV_WC_SUCCESS)
       q.status = wc.status;

@@ -45,7 +45,8 @@ struct RemoteRegion {
 
 // What a case needs.
 struct Setup {
-  bool slow_at_owner = true; // else at the initiator
+  bool slow_at_owner = true;  // else at the initiator
+  bool slow_is_remote = true; // the region with the slow pages may be asked for by the peer
   size_t slow_pages = 0;
   unsigned extra_queues = 0; // beside `usual_queues`
   unsigned known = 0;        // regions the peer is to use before
@@ -112,6 +113,8 @@ public:
   // Takes what one completion queue, or each, has; whether that was anything. Any thread.
   bool poll(unsigned cq);
   bool poll();
+  // The same, of at most so many, which the device's library writes there.
+  bool poll(unsigned cq, ibv_wc* into, int most);
   bool idle(unsigned queue) { return queues_[queue]->done == queues_[queue]->posted; }
   bool has_room(unsigned queue) { return queues_[queue]->posted - queues_[queue]->done < depth; }
   // Polls until the queue pair has nothing under way.
