@@ -67,7 +67,7 @@ int Broker::follow(const std::string& name, bool root) {
   sockaddr_un address;
   const socklen_t bytes = members_address(name, address);
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  uid_t uid = 0;
+  ucred who{};
   // Joining and registering happen on the program's thread; a broker that hangs must not hold it
   // long.
   const timeval limit{1, 0};
@@ -76,7 +76,7 @@ int Broker::follow(const std::string& name, bool root) {
   int rc = 0;
   if (fd < 0 || connect(fd, reinterpret_cast<sockaddr*>(&address), bytes) != 0)
     rc = errno;
-  else if ((rc = peer_uid(fd, uid)) == 0 && uid != (root ? 0 : geteuid()))
+  else if ((rc = peer_of(fd, who)) == 0 && who.uid != (root ? 0 : geteuid()))
     rc = EPERM; // somebody else has the name
   if (rc != 0) {
     if (fd >= 0)

@@ -6,6 +6,7 @@
 #include <cassert>
 #include <cerrno>
 #include <cstddef>
+#include <iterator>
 #include <mutex>
 #include <netinet/in.h>
 #include <string>
@@ -84,18 +85,15 @@ int listen_for_peers(uint16_t port) {
   return listen_on(fd, reinterpret_cast<sockaddr*>(&any), sizeof any, 1024);
 }
 
-int peer_uid(int fd, uid_t& uid) {
-  ucred who{};
+int peer_of(int fd, ucred& who) {
   socklen_t bytes = sizeof who;
-  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &bytes) != 0)
-    return errno;
-  uid = who.uid;
-  return 0;
+  return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0 ? 0 : errno;
 }
 
-BrokerServer::BrokerServer(World& world, uint16_t port, bool for_all_users, Accept here)
+BrokerServer::BrokerServer(World& world, uint16_t port, bool for_all_users, Accept here,
+                           MayOwn may_own)
     : world_(world), port_(port), for_all_users_(for_all_users), here_(std::move(here)),
-      tcp_again_(tcp_again_first) {}
+      may_own_(std::move(may_own)), tcp_again_(tcp_again_first) {}
 
 void BrokerServer::serve(int members, int peers) {
   const std::lock_guard hold(lock_);
@@ -159,15 +157,15 @@ void BrokerServer::accept_members() {
       pause_if_exhausted(unix_fd_);
       return;
     }
-    uid_t uid = 0;
-    if (peer_uid(fd, uid) != 0 || (!for_all_users_ && uid != geteuid()) ||
+    ucred who{};
+    if (peer_of(fd, who) != 0 || (!for_all_users_ && who.uid != geteuid()) ||
         members_.size() >= members_max) {
       world_.counters.count(Counter::broker_refused);
       close(fd);
       continue;
     }
     auto member = Connection::make(world_, fd);
-    members_[member] = 0;
+    members_[member] = {who.pid, 0};
     member->start(
         [this, weak = std::weak_ptr(member)](const wire::Frame& frame, int&) {
           if (const auto from = weak.lock())
@@ -191,7 +189,7 @@ void BrokerServer::on_member(const std::shared_ptr<Connection>& from, const wire
   if (known == members_.end())
     return;
   if (frame.type == wire::Type::add_qp) {
-    if (known->second >= registrations_max) {
+    if (known->second.registered >= registrations_max) {
       world_.counters.count(Counter::broker_refused);
       if (world_.log.every("broker-registrations", 10))
         world_.log.warn("a process has registered {} queue pairs here and asks for more; its peers "
@@ -199,7 +197,7 @@ void BrokerServer::on_member(const std::shared_ptr<Connection>& from, const wire
                         registrations_max);
       return;
     }
-    ++known->second;
+    ++known->second.registered;
     owners_.emplace(r.qpn, Owner{r.gid, from});
     return;
   }
@@ -207,7 +205,7 @@ void BrokerServer::on_member(const std::shared_ptr<Connection>& from, const wire
   for (auto it = begin; it != end; ++it)
     if (it->second.member == from && it->second.gid == r.gid) {
       owners_.erase(it);
-      --known->second;
+      --known->second.registered;
       return;
     }
 }
@@ -311,6 +309,20 @@ bool BrokerServer::forget_stranger(const std::shared_ptr<Connection>& stranger) 
   return true;
 }
 
+// Asked when it matters, as the kernel answers for queue pairs that are at INIT at least. Under
+// lock_.
+bool BrokerServer::is_foreign(const Owner& owner, uint32_t qpn) {
+  const auto known = owner.member ? members_.find(owner.member) : members_.end();
+  if (!may_own_ || known == members_.end() || may_own_(known->second.process, qpn))
+    return false;
+  world_.counters.count(Counter::broker_refused);
+  if (world_.log.every("broker-foreign", 10))
+    world_.log.warn("process {} has registered queue pair {}, which another process has made; its "
+                    "peers are not handed to it",
+                    known->second.process, qpn);
+  return true;
+}
+
 void BrokerServer::on_stranger(const std::shared_ptr<Connection>& connection,
                                const wire::Hello& hello) {
   assert(world_.service.on_thread());
@@ -325,14 +337,16 @@ void BrokerServer::on_stranger(const std::shared_ptr<Connection>& connection,
     member->poll_now();
   // Devices number their queue pairs alike. The GID tells them apart where it was registered; else
   // the initiator asks again and meets the next.
-  std::vector<const Owner*> candidates;
+  std::vector<const Owner*> all;
   const auto [begin, end] = owners_.equal_range(hello.dqpn);
   for (auto it = begin; it != end; ++it)
-    if (it->second.gid == hello.dgid)
-      candidates.push_back(&it->second);
+    if (!is_foreign(it->second, hello.dqpn))
+      all.push_back(&it->second);
+  std::vector<const Owner*> candidates;
+  std::ranges::copy_if(all, std::back_inserter(candidates),
+                       [&](const Owner* one) { return one->gid == hello.dgid; });
   if (candidates.empty())
-    for (auto it = begin; it != end; ++it)
-      candidates.push_back(&it->second);
+    candidates = std::move(all);
   const Owner* owner = candidates.empty() ? nullptr : candidates[hello.attempt % candidates.size()];
   if (owner == nullptr) {
     world_.counters.count(Counter::broker_refused);

@@ -17,6 +17,7 @@
 #include <string>
 #include <unordered_map>
 
+#include <sys/socket.h>
 #include <sys/types.h>
 #include <sys/un.h>
 
@@ -33,14 +34,16 @@ socklen_t members_address(const std::string& name, sockaddr_un& address); // abs
 int listen_for_members(const std::string& name);
 int listen_for_peers(uint16_t port);
 
-int peer_uid(int fd, uid_t& uid); // errno value
+int peer_of(int fd, ucred& who); // errno value
 
 class BrokerServer {
 public:
   // `here` gets, on the service thread, each connection that asks for a queue pair of this process,
-  // with its hello. `for_all_users`: members may be of any user.
+  // with its hello. `for_all_users`: members may be of any user. `may_own`: whether a member, the
+  // process of that number, may speak for a queue pair; without it all may for those they register.
   using Accept = std::function<void(int fd, const wire::Hello& hello)>;
-  BrokerServer(World& world, uint16_t port, bool for_all_users, Accept here);
+  using MayOwn = std::function<bool(pid_t process, uint32_t qpn)>;
+  BrokerServer(World& world, uint16_t port, bool for_all_users, Accept here, MayOwn may_own = {});
 
   // Serves, from now on and for good. Takes the sockets over; without one for peers (negative) it
   // tries to have it until it has. Thread-safe, as all here.
@@ -73,6 +76,7 @@ private:
   bool make_room();
   void let_in();
   bool forget_stranger(const std::shared_ptr<Connection>& stranger); // false: known no more
+  bool is_foreign(const Owner& owner, uint32_t qpn);
   void on_stranger(const std::shared_ptr<Connection>& connection, const wire::Hello& hello);
   void forget_member(const std::shared_ptr<Connection>& member);
   void look_if_unused();
@@ -81,12 +85,17 @@ private:
   const uint16_t port_;
   const bool for_all_users_;
   const Accept here_;
+  const MayOwn may_own_;
   mutable RecursiveMutex lock_; // handlers of members run inside on_stranger() too
   int unix_fd_ = -1;
   int tcp_fd_ = -1;
-  std::chrono::milliseconds tcp_again_;                       // until the port is tried again
-  std::unordered_multimap<uint32_t, Owner> owners_;           // by queue pair number
-  std::map<std::shared_ptr<Connection>, size_t> members_;     // and how much each has registered
+  std::chrono::milliseconds tcp_again_;             // until the port is tried again
+  std::unordered_multimap<uint32_t, Owner> owners_; // by queue pair number
+  struct Member {
+    pid_t process;
+    size_t registered;
+  };
+  std::map<std::shared_ptr<Connection>, Member> members_;
   std::map<std::shared_ptr<Connection>, Stranger> strangers_; // no hello yet
   uint64_t crowded_ = 0;                                      // timer, while no more are accepted
   std::chrono::nanoseconds unused_most_{};

@@ -21,9 +21,9 @@ class World;
 
 namespace adverb::link {
 
-// From buffer to buffer, of those for messages sent as of those for messages received: each begins a
-// cache line. Where a message goes from one begun at another offset, the bytes that a CPU moves for
-// the device may go some at a time (memory/native_copy.cpp).
+// From buffer to buffer, of those for messages sent as of those for messages received: each begins
+// a cache line. Where a message goes from one begun at another offset, the bytes that a CPU moves
+// for the device may go some at a time (memory/native_copy.cpp).
 constexpr size_t buffer_stride(size_t message_bytes) noexcept {
   return (message_bytes + 63) & ~size_t{63};
 }

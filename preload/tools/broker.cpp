@@ -4,6 +4,7 @@
 #include "policy/policy.h"
 #include "service/thread.h"
 #include "tools/commands.h"
+#include "tools/qp_owner.h"
 #include "world/world.h"
 
 #include <array>
@@ -48,12 +49,19 @@ struct Options {
 
 // A broker of its own World. Lives as long as the process, as its thread does.
 struct Serving {
-  Serving(uint16_t port, bool for_all_users) : server(world, port, for_all_users, nullptr) {}
+  // Among one user's processes there is nobody to be kept from another's queue pairs.
+  Serving(uint16_t port, bool for_all_users)
+      : server(world, port, for_all_users, nullptr,
+               for_all_users ? link::BrokerServer::MayOwn([this](pid_t process, uint32_t qpn) {
+                 return owners.may_own(process, qpn);
+               })
+                             : nullptr) {}
 
   SteadyClock clock;
   KernelEntropy entropy;
   service::Thread service{world};
   World world{{.clock = clock, .entropy = entropy, .service = service}};
+  QpOwners owners;
   link::BrokerServer server;
 };
 
