@@ -186,7 +186,7 @@ void Log::open(LogLevel level, std::string_view file) noexcept {
   }
   asked_level_ = level;
   const size_t size = file.size() < sizeof asked_file_ ? file.size() : 0;
-  std::memcpy(asked_file_, file.data(), size);
+  file.copy(asked_file_, size); // of nothing, too
   asked_file_[size] = '\0';
   open_noexcept(level, file);
 }

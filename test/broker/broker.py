@@ -113,6 +113,8 @@ def started(programs):
 def nobodys_child(programs):
     pair = started(programs)
     broker, = brokers()
+    # It is followed before it has begun: who connects waits in the queue of its sockets.
+    until(lambda: status_of(broker)["NoNewPrivs"].strip() == "1" and int(status_of(broker)["Threads"]) > 1, 10)
     status = status_of(broker)
     descriptors = {os.readlink(f"/proc/{broker}/fd/{fd}") for fd in ("0", "1", "2")}
     with open(f"/proc/{broker}/environ", "rb") as file:
