@@ -18,7 +18,7 @@
 
 // What runs in a process that shares this one's memory is plain code: no tool's, and system calls
 // past every hook.
-#define PLAIN [[gnu::no_sanitize("address", "undefined")]]
+#define PLAIN __attribute__((no_sanitize("address", "undefined")))
 
 namespace adverb::link {
 
