@@ -194,7 +194,7 @@ bool look_by_kernel(uintptr_t from, uintptr_t to, uintptr_t page) noexcept {
 void bring_in(const void* program, size_t bytes) noexcept {
   if (bytes == 0)
     return;
-  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  constexpr uintptr_t page = 4096; // none is smaller
   const auto from = reinterpret_cast<uintptr_t>(program);
   if (!native_now()) {
     look_by_kernel(from, from + bytes, page);

@@ -64,6 +64,7 @@ void BareRequests::take_silent(bool reports) noexcept {
   if (!reports) {
     ++silent_.count;
     ++silent_.open;
+    note_flags();
     return;
   }
   try {
@@ -76,11 +77,13 @@ void BareRequests::take_silent(bool reports) noexcept {
 void BareRequests::free_silent() noexcept {
   for (; !silent_.runs.empty() && left(silent_.runs.front().report) <= 0; silent_.runs.pop())
     silent_.count -= silent_.runs.front().count;
+  note_flags();
 }
 
 void BareRequests::forget_silent() noexcept {
   silent_.count = silent_.open = 0;
   silent_.runs.clear();
+  note_flags();
 }
 
 // What is brought has to be delivered, and behind a fence the bytes may not be there yet. The

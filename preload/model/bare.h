@@ -82,21 +82,26 @@ public:
   bool open() const noexcept { return is_open_; }
   void set_open(bool open) noexcept {
     is_open_ = open;
+    note_flags();
     open_.store(open && lent_.empty());
   }
 
   // What the functions below answer beside that: no errno, nor less one, which some providers say.
   static constexpr int none_of_providers = std::numeric_limits<int>::min();
 
-  // While it is open: the common case, one request that reports, to a key that was just named,
-  // where all with the device report and there is room. It goes to the provider, which answers.
+  // The common case, while it is open: one request that reports, to a key that was just named,
+  // where all with the device report and there is room; inline only where it may be, for whoever
+  // posts then copies what may be slow to come. It goes to the provider, which answers.
   // `not_plain`: post() is to see to the list; `plain_but_unpinned`: post_unpinned() may. Nobody
   // else is called, so that there is little to keep in registers.
   static constexpr int not_plain = none_of_providers;
   static constexpr int plain_but_unpinned = none_of_providers + 1;
+  template <bool may_be_inline>
   [[gnu::always_inline]] int post_plain(ibv_send_wr* list, ibv_send_wr** bad) {
+    constexpr unsigned looked_at =
+        not_now | IBV_SEND_SIGNALED | (may_be_inline ? 0 : IBV_SEND_INLINE);
     if (list == nullptr || list->next != nullptr || !is_bare(list->wr_id) ||
-        ((list->send_flags | parts_.flags) & IBV_SEND_SIGNALED) == 0 || silent_.count != 0)
+        ((list->send_flags | flags_) & looked_at) != IBV_SEND_SIGNALED)
       return not_plain;
     const uint32_t traits = steering::traits_of(list->opcode);
     if (!key_is_known(*list, traits) || list->num_sge != 1)
@@ -105,29 +110,31 @@ public:
       return plain_but_unpinned;
     return post_reporting(list, bad, traits);
   }
-  // Of one whose element is of unpinned memory: from where post_unpinned() would copy it, or null.
-  const std::byte* copied_from(const ibv_send_wr& wr) const noexcept {
-    const uint32_t traits = steering::traits[wr.opcode]; // which is one that posts
-    return (traits & steering::trait_brings) == 0 &&
-                   (wr.send_flags & (IBV_SEND_FENCE | IBV_SEND_INLINE)) == 0 &&
-                   sources_.copies(wr.sg_list->length)
-               ? sources_.place(*wr.sg_list)
-               : nullptr;
-  }
   // The same of one whose element is of unpinned memory, if that takes little ado.
-  [[gnu::always_inline]] int post_unpinned(ibv_send_wr* wr, ibv_send_wr** bad) {
+  // `copied_first`: nothing has been done; the caller has `copy` made, without the queue pair's
+  // lock, for the page may be slow to come, and then calls post_copied().
+  static constexpr int copied_first = none_of_providers + 4;
+  [[gnu::always_inline]] int post_unpinned(ibv_send_wr* wr, ibv_send_wr** bad,
+                                           registration::SendSources::Copy& copy) {
     const uint32_t traits = steering::traits[wr->opcode]; // which is one that posts
     if ((traits & steering::trait_brings) != 0 ||
         (wr->send_flags & (IBV_SEND_FENCE | IBV_SEND_INLINE)) != 0)
       return not_plain;
     if (!sources_.copies(wr->sg_list->length))
       return post_borrowed(wr, bad, traits);
-    ibv_sge element; // NOLINT: set by copy()
-    if (!sources_.copy(*wr->sg_list, element))
-      return not_plain;
-    const int rc = post_instead(wr, element, bad, traits);
-    if (rc == 0) [[likely]]
-      sources_.copied_until(asked_);
+    return sources_.begin(*wr->sg_list, copy) ? int{copied_first} : int{not_plain};
+  }
+  // `copied`: whether all of it could be read. While there was no lock anything may have been done
+  // to the queue.
+  [[gnu::always_inline]] int post_copied(ibv_send_wr* wr, ibv_send_wr** bad,
+                                         const registration::SendSources::Copy& copy, bool copied) {
+    const uint32_t traits = steering::traits[wr->opcode];
+    int rc = not_plain;
+    if (copied && (flags_ & not_now) == 0 && key_is_known(*wr, traits)) [[likely]] {
+      ibv_sge element = sources_.element(copy);
+      rc = post_instead(wr, element, bad, traits);
+    }
+    sources_.end(copy, asked_);
     return rc;
   }
   [[gnu::cold]] int not_taken(const ibv_send_wr& wr, int why) noexcept; // the last that was counted
@@ -275,6 +282,11 @@ private:
   void take_silent(bool reports) noexcept; // one more, or the report behind some
   void free_silent() noexcept;             // those whose reports have come
   void forget_silent() noexcept;
+  // None may be plain: with silent ones about, or not open.
+  static constexpr unsigned not_now = 1U << 31; // IBV_SEND_* has no such
+  void note_flags() noexcept {
+    flags_ = parts_.flags | (is_open_ && silent_.count == 0 ? 0 : not_now);
+  }
 
   // What stands in for an element until the report of that number has come.
   struct Lent {
@@ -296,7 +308,8 @@ private:
   int32_t left(uint32_t n) const noexcept { return static_cast<int32_t>(n - heard_.load()); }
 
   const Parts parts_;
-  uint32_t asked_ = 0; // how many to report, so far
+  unsigned flags_ = parts_.flags | not_now; // beside those that a request says
+  uint32_t asked_ = 0;                      // how many to report, so far
   uint32_t traits_ = 0;
   uint32_t owed_ = 0; // reports after which none is with the device; one too many if unsignaled
   bool is_open_ = false;

@@ -234,24 +234,46 @@ int Cq::translate(ibv_wc* wc, int n, int count) {
   return n;
 }
 
-// Of `count` the first `bare` were that, and of the last of these its queue is to be `told`; the
-// rest may be anything.
+// Holds poll_lock_, and lets it go. Of `count` the first `bare` were that, and of the last of these
+// its queue is to be `told`; the rest may be anything.
 int Cq::poll_other(int entries, ibv_wc* wc, int bare, bool told, int count) {
-  if (told)
-    user_of(wc[bare - 1].qp_num)->bare_landed();
-  const int n = bare == count ? count : translate(wc, bare, count);
-  return n == entries || (count < entries && none_ready()) ? n : poll_further(entries, wc, n);
+  int n = bare;
+  bool look = false;
+  {
+    const std::lock_guard hold(poll_lock_, std::adopt_lock);
+    if (told)
+      user_of(wc[bare - 1].qp_num)->bare_landed();
+    if (bare != count)
+      n = translate(wc, bare, count);
+    if (n != entries && (count == entries || !none_ready()))
+      n = poll_further(entries, wc, n);
+    look = n == 0 || (n > 0 && look_now());
+  }
+  if (look)
+    return look_for_messages(entries, wc, n);
+  if (n > 0)
+    tell_errors();
+  return n;
 }
 
-// poll_lock_ held.
-[[gnu::always_inline]] inline int Cq::poll_provider(int entries, ibv_wc* wc) {
+// Messages are looked for when there is nothing else, and now and then when there always is.
+inline bool Cq::look_now() noexcept {
+  constexpr unsigned seldom = 16;
+  return (found_ += 256 / seldom) == 0;
+}
+
+// Those at the front that went bare and have succeeded are the program's as they are, and nothing
+// on their way throws: what takes more is a call that is the last.
+int Cq::poll(int entries, ibv_wc* wc) {
+  poll_lock_.lock();
   const int got = poll_cq_(cq_, entries, wc);
   // Looked for now, not before: what their queue pair had pushed when these were posted is first.
   if (!none_ready()) [[unlikely]]
     return poll_other(entries, wc, 0, false, std::max(got, 0));
-  if (got <= 0)
-    return got;
-  // Those at the front that went bare and have succeeded are the program's as they are.
+  if (got <= 0) {
+    poll_lock_.unlock();
+    return got < 0 ? got : look_for_messages(entries, wc, 0);
+  }
   int n = 0;
   do {
     if (wc[n].status != IBV_WC_SUCCESS || !is_bare(wc[n].wr_id)) [[unlikely]]
@@ -263,34 +285,25 @@ int Cq::poll_other(int entries, ibv_wc* wc, int bare, bool told, int count) {
     if (!user.bare->heard()) [[unlikely]]
       return poll_other(entries, wc, n, true, got);
   } while (n != got);
-  if (n != entries && !none_ready()) [[unlikely]]
-    return poll_further(entries, wc, n);
-  return n;
-}
-
-int Cq::poll(int entries, ibv_wc* wc) {
-  int n = 0;
-  bool looks = false;
-  {
-    const std::lock_guard hold(poll_lock_);
-    n = poll_provider(entries, wc);
-    // Messages are looked for when there is nothing else, and now and then when there always is.
-    constexpr unsigned seldom = 16;
-    looks = n == 0 || (n > 0 && (found_ += 256 / seldom) == 0);
+  if (got != entries && !none_ready()) [[unlikely]]
+    return poll_other(entries, wc, got, false, got);
+  if (look_now()) [[unlikely]] {
+    poll_lock_.unlock();
+    return look_for_messages(entries, wc, got);
   }
-  if (looks) [[unlikely]]
-    n = look_for_messages(entries, wc, n);
-  tell_errors();
-  return n;
+  return poll_lock_.unlock_and(got);
 }
 
 // `n` are there.
 int Cq::look_for_messages(int entries, ibv_wc* wc, int n) {
   context_.progress();
-  if (n != 0 || none_ready())
-    return n;
-  const std::lock_guard hold(poll_lock_);
-  return poll_further(entries, wc, 0);
+  if (n == 0 && !none_ready()) {
+    const std::lock_guard hold(poll_lock_);
+    n = poll_further(entries, wc, 0);
+  }
+  if (n > 0)
+    tell_errors();
+  return n;
 }
 
 // Fewer than asked for says that the queue is empty, and some programs sleep then: what the

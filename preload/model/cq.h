@@ -138,12 +138,12 @@ private:
   // poll_lock_ held, as of all that follow.
   int translate(ibv_wc* wc, int from, int count);
   int poll_further(int entries, ibv_wc* wc, int have);
-  int poll_other(int entries, ibv_wc* wc, int bare, bool told, int count);
-  int poll_provider(int entries, ibv_wc* wc);
-  int look_for_messages(int entries, ibv_wc* wc, int n); // no lock held
-  CqUser* user_of(uint32_t qpn);                         // null: no queue pair that is managed
-  void pass_marker_on();                                 // poll_lock_ held
-  CqUser* user_by_number(const ibv_wc& wc);              // the same
+  [[gnu::noinline]] int poll_other(int entries, ibv_wc* wc, int bare, bool told, int count);
+  bool look_now() noexcept;
+  [[gnu::noinline]] int look_for_messages(int entries, ibv_wc* wc, int n); // no lock held
+  CqUser* user_of(uint32_t qpn);            // null: no queue pair that is managed
+  void pass_marker_on();                    // poll_lock_ held
+  CqUser* user_by_number(const ibv_wc& wc); // the same
   bool is_late(const ibv_wc& wc) const;
   void take_the_last(uint32_t qpn, const CqUser* qp, bool gone);
   bool holds(uint32_t qpn);

@@ -135,7 +135,7 @@ private:
   Queue::Refused issue(uint64_t from, bool whole = false);
   bool open_bare();
   void bring_in(const ibv_send_wr* list);
-  void bring_inline_in(const ibv_send_wr* list) const noexcept;
+  void bring_inline_in(const ibv_send_wr* list) noexcept;
   [[gnu::noinline]] int post_contended(ibv_send_wr* list, ibv_send_wr** bad);
   [[gnu::noinline]] int post_unpinned(ibv_send_wr* list, ibv_send_wr** bad);
   [[gnu::noinline]] int post_locked(ibv_send_wr* list, ibv_send_wr** bad);

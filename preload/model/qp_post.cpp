@@ -28,47 +28,33 @@ Queue::Refused Qp::issue(uint64_t from, bool whole) {
 // Nothing on the way of what goes bare throws. Where this is long it is the last call, so that the
 // common case has little to keep.
 int Qp::post_send(ibv_send_wr* list, ibv_send_wr** bad) {
-  if (list != nullptr && (list->next != nullptr || (list->send_flags & IBV_SEND_INLINE) != 0) &&
-      context_->regions().has_virtual()) [[unlikely]]
-    bring_inline_in(list);
   if (!lock_.try_lock()) [[unlikely]]
     return post_contended(list, bad);
-  if (!bare_.open()) [[unlikely]]
-    return post_locked(list, bad);
-  switch (const int rc = bare_.post_plain(list, bad); rc) {
+  switch (const int rc = bare_.post_plain<false>(list, bad); rc) {
   [[likely]] case 0:
-    lock_.unlock();
-    return 0;
+    return lock_.unlock_and(0);
   case BareRequests::plain_but_unpinned:
     return post_unpinned(list, bad);
   case BareRequests::not_plain:
     return post_locked(list, bad);
   default:
-    lock_.unlock();
-    return rc;
+    return lock_.unlock_and(rc);
   }
 }
 
-// Has got the lock, and lets it go, as the next. What is copied is looked at first, without the
-// lock.
+// Has got the lock, and lets it go, as the next.
 int Qp::post_unpinned(ibv_send_wr* list, ibv_send_wr** bad) {
-  if (const std::byte* const from = bare_.copied_from(*list)) {
+  registration::SendSources::Copy copy{};
+  int rc = bare_.post_unpinned(list, bad, copy);
+  if (rc == BareRequests::copied_first) [[likely]] {
     lock_.unlock();
-    memory::bring_in(from, list->sg_list->length);
+    const bool copied = memory::read(copy.to, copy.from, copy.bytes);
     lock_.lock();
-    const int again = bare_.open() ? bare_.post_plain(list, bad) : int{BareRequests::not_plain};
-    if (again == BareRequests::not_plain) [[unlikely]]
-      return post_locked(list, bad);
-    if (again != BareRequests::plain_but_unpinned) [[unlikely]] {
-      lock_.unlock();
-      return again;
-    }
+    rc = bare_.post_copied(list, bad, copy, copied);
   }
-  const int rc = bare_.post_unpinned(list, bad);
   if (rc == BareRequests::not_plain) [[unlikely]]
     return post_locked(list, bad);
-  lock_.unlock();
-  return rc;
+  return lock_.unlock_and(rc);
 }
 
 int Qp::post_contended(ibv_send_wr* list, ibv_send_wr** bad) {
@@ -81,7 +67,11 @@ int Qp::post_locked(ibv_send_wr* list, ibv_send_wr** bad) {
     return bare_.open() || open_bare() ? bare_.post(list, bad, brought_in)
                                        : int{BareRequests::not_bare};
   };
-  int rc = post_bare(false);
+  if (list != nullptr && context_->regions().has_virtual())
+    bring_inline_in(list);
+  int rc = bare_.post_plain<true>(list, bad);
+  if (rc == BareRequests::not_plain || rc == BareRequests::plain_but_unpinned)
+    rc = post_bare(false);
   if (rc == BareRequests::pages_first || rc == BareRequests::not_bare) [[unlikely]] {
     bring_in(list);
     if (rc == BareRequests::pages_first)
@@ -108,8 +98,13 @@ void Qp::bring_in(const ibv_send_wr* list) {
   lock_.lock();
 }
 
-// The same, before the lock is taken: inline data may lie anywhere, and whoever posts copies it.
-void Qp::bring_inline_in(const ibv_send_wr* list) const noexcept {
+// The same of inline data, which may lie anywhere: whoever posts copies it.
+void Qp::bring_inline_in(const ibv_send_wr* list) noexcept {
+  while (list != nullptr && !steering::is_inline(*list))
+    list = list->next;
+  if (list == nullptr) [[likely]]
+    return;
+  lock_.unlock();
   for (; list != nullptr; list = list->next) {
     if (!steering::is_inline(*list) || list->num_sge <= 0 ||
         static_cast<uint32_t>(list->num_sge) > ring_.sges())
@@ -118,6 +113,7 @@ void Qp::bring_inline_in(const ibv_send_wr* list) const noexcept {
       if (one.length <= ring_.inline_most())
         memory::bring_in(reinterpret_cast<const void*>(one.addr), one.length);
   }
+  lock_.lock();
 }
 
 // The same.

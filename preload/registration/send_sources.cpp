@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "registration/send_sources.h"
 
+#include <algorithm>
 #include <new>
 
 namespace adverb::registration {
@@ -33,13 +34,22 @@ void SendSources::learn_window(const ibv_sge& own, Window& window) noexcept {
     window_ = known;
 }
 
-void SendSources::give_back() noexcept {
+SendSources::~SendSources() {
   if (kept_ != nullptr)
-    staging_.give(kept_->block);
-  kept_.reset();
+    kept_->copying = {}; // nobody posts any more
+  give_back();
+}
+
+void SendSources::give_back() noexcept {
   ready_ = 0;
   window_ = {};
   regions_.end_standing(standing_);
+  ending_ = kept_ != nullptr && std::ranges::count(kept_->copying, true) != 0;
+  if (ending_)
+    return;
+  if (kept_ != nullptr)
+    staging_.give(kept_->block);
+  kept_.reset();
 }
 
 } // namespace adverb::registration

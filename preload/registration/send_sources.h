@@ -8,7 +8,6 @@
 // wrap. For one caller at a time, who holds the queue pair's lock.
 #pragma once
 
-#include "memory/copy.h"
 #include "registration/regions.h"
 #include "world/world.h"
 
@@ -36,38 +35,48 @@ public:
         standing_(heard) {}
   SendSources(const SendSources&) = delete;
   SendSources& operator=(const SendSources&) = delete;
-  ~SendSources() { give_back(); }
+  ~SendSources();
 
   // Whether an element of so many bytes may go by copy(), else by borrow().
   bool copies(uint32_t bytes) const noexcept { return bytes - 1 < ready_; }
-  // Where the bytes of such an element lie; null: the region is not known.
-  const std::byte* place(const ibv_sge& own) const noexcept {
-    const Readable& from = place_of(*kept_, own.lkey);
-    const uint64_t offset = own.addr - from.address;
-    return from.key == own.lkey && from.as_of == regions_.changes() && offset < from.length &&
-                   own.length <= from.length - offset
-               ? from.data + offset
-               : nullptr;
-  }
-  // Copies the bytes of such an element to the next slot, which `instead` then names. False: the
-  // region is not known, the slot is in use, or the bytes cannot be read, which others find out
-  // better. Whoever deregisters the region meanwhile makes a mistake that harms nobody.
-  [[gnu::always_inline]] bool copy(const ibv_sge& own, ibv_sge& instead) noexcept {
+  // One under way, from the program's bytes to a slot that is nobody else's until end().
+  struct Copy {
+    std::byte* to;
+    const std::byte* from;
+    uint32_t bytes;
+    uint32_t slot;
+  };
+  // Has `copy` name where the bytes of such an element lie, and the next slot. False: the region is
+  // not known, or the slot is in use, which others find out better. The copy is the caller's to
+  // make, without locks. Whoever deregisters the region meanwhile makes a mistake that harms
+  // nobody.
+  [[gnu::always_inline]] bool begin(const ibv_sge& own, Copy& copy) noexcept {
     Kept& kept = *kept_;
-    const std::byte* const from = place(own);
+    const Readable& known = place_of(kept, own.lkey);
+    const uint64_t offset = own.addr - known.address;
     const uint32_t slot = kept.next % slots;
-    if (from == nullptr || static_cast<int32_t>(kept.until[slot] - standing_.heard.load()) > 0)
+    if (known.key != own.lkey || known.as_of != regions_.changes() || offset >= known.length ||
+        own.length > known.length - offset || kept.copying[slot] ||
+        static_cast<int32_t>(kept.until[slot] - standing_.heard.load()) > 0)
       return false;
-    std::byte* const to = kept.block.data + size_t{slot} * slot_bytes;
-    if (!memory::read(to, from, own.length))
-      return false;
-    instead = {reinterpret_cast<uintptr_t>(to), own.length, kept.block.lkey};
-    world_.counters.count(observe::Counter::staging_copies);
-    world_.counters.count(observe::Counter::staging_bytes, own.length);
+    ++kept.next;
+    kept.copying[slot] = true;
+    copy = {kept.block.data + size_t{slot} * slot_bytes, known.data + offset, own.length, slot};
     return true;
   }
-  // What was copied last is in use until that report.
-  void copied_until(uint32_t report) noexcept { kept_->until[kept_->next++ % slots] = report; }
+  // What names the bytes when they have been copied.
+  ibv_sge element(const Copy& copy) noexcept {
+    world_.counters.count(observe::Counter::staging_copies);
+    world_.counters.count(observe::Counter::staging_bytes, copy.bytes);
+    return {reinterpret_cast<uintptr_t>(copy.to), copy.bytes, kept_->block.lkey};
+  }
+  // The slot is in use until that report.
+  [[gnu::always_inline]] void end(const Copy& copy, uint32_t report) noexcept {
+    kept_->until[copy.slot] = report;
+    kept_->copying[copy.slot] = false;
+    if (ending_) [[unlikely]]
+      give_back();
+  }
 
   // Has `instead` name the window, which is in use until that report. False: it is another's bytes,
   // or it has been evicted.
@@ -97,7 +106,7 @@ public:
       kept_->until.fill(heard);
     standing_.until.store(heard);
   }
-  // The same, and nothing is kept.
+  // The same, and nothing is kept, when the copies under way have ended.
   void give_back() noexcept;
 
 private:
@@ -105,6 +114,7 @@ private:
   struct Kept {
     Block block;
     uint32_t next = 0;
+    std::array<bool, slots> copying{};
     std::array<uint32_t, slots> until{};
     std::array<Readable, parts> known{};
   };
@@ -121,6 +131,7 @@ private:
   const ibv_pd* pd_;
   const uint32_t most_;        // bytes of an element that may be copied
   uint32_t ready_ = 0;         // the same, now
+  bool ending_ = false;        // nothing is to be kept
   std::unique_ptr<Kept> kept_; // with a block, or null
   Readable window_;            // by the addresses work requests use; `data` is not set
   uint32_t window_lkey_ = 0;

@@ -39,6 +39,12 @@ public:
     if (word_.fetch_sub(held, std::memory_order_release) != held) [[unlikely]]
       wake();
   }
+  // For who has that to return: nothing is kept while somebody is woken.
+  int unlock_and(int answer) noexcept {
+    if (word_.fetch_sub(held, std::memory_order_release) != held) [[unlikely]]
+      return wake_and(answer);
+    return answer;
+  }
 
 private:
   enum State : uint32_t { free, held, waited_for };
@@ -49,6 +55,10 @@ private:
   [[gnu::noinline]] void wake() noexcept {
     word_.store(free, std::memory_order_release); // it was waited_for
     word_.notify_one();
+  }
+  [[gnu::noinline]] int wake_and(int answer) noexcept {
+    wake();
+    return answer;
   }
 
   std::atomic<uint32_t> word_{free};

@@ -21,7 +21,9 @@ class SlowPage {
 public:
   SlowPage()
       : fd_(static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK))),
-        at_(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
+        start_(
+            mmap(nullptr, 2 * bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)),
+        at_(static_cast<std::byte*>(start_) + bytes) {
     uffdio_api api{UFFD_API, 0, 0};
     uffdio_register wanted{
         {reinterpret_cast<uintptr_t>(at_), bytes}, UFFDIO_REGISTER_MODE_MISSING, 0};
@@ -29,13 +31,15 @@ public:
         fd_ >= 0 && ioctl(fd_, UFFDIO_API, &api) == 0 && ioctl(fd_, UFFDIO_REGISTER, &wanted) == 0;
   }
   ~SlowPage() {
-    munmap(at_, bytes);
+    munmap(start_, 2 * bytes);
     close(fd_);
   }
   SlowPage(const SlowPage&) = delete;
   SlowPage& operator=(const SlowPage&) = delete;
   explicit operator bool() const { return good_; }
-  std::span<std::byte> memory() const { return {static_cast<std::byte*>(at_), bytes}; }
+  std::span<std::byte> memory() const { return {at_, bytes}; }
+  // Behind an ordinary one.
+  std::span<std::byte> both() const { return {at_ - bytes, 2 * bytes}; }
   // Somebody touches it soon, and sleeps.
   bool is_touched() const {
     pollfd about{fd_, POLLIN, 0};
@@ -55,7 +59,8 @@ public:
 private:
   static constexpr size_t bytes = 4096;
   int fd_;
-  void* at_;
+  void* start_;
+  std::byte* at_;
   bool good_;
 };
 

@@ -358,18 +358,33 @@ TEST_CASE("a request that has to wait counts beside those that the device has", 
 }
 
 TEST_CASE("what is slow to come sleeps in the post, where nobody else waits for it") {
-  enum class How : uint8_t { plain, extended, receive };
-  const How how = GENERATE(How::plain, How::extended, How::receive);
+  // Copied: of a region that small requests have been sent from before.
+  enum class How : uint8_t { plain, extended, receive, copied };
+  const How how = GENERATE(How::plain, How::extended, How::receive, How::copied);
   const SlowPage page;
   if (!page) {
     WARN("not run: userfaultfd is not permitted");
     return;
   }
-  Two two;
+  Two two({}, how == How::copied ? "default" : "none");
   Program& a = two.a;
-  ibv_mr* const mr = a.verbs.reg_mr(a.pd, page.memory().data(), 64, IBV_ACCESS_LOCAL_WRITE);
+  ibv_mr* const mr =
+      a.verbs.reg_mr(a.pd, page.both().data(), page.both().size(), IBV_ACCESS_LOCAL_WRITE);
   REQUIRE(mr != nullptr);
   model::Qp& qp = *a.verbs.managed(a.qp);
+  ibv_sge before{reinterpret_cast<uintptr_t>(page.both().data()), 64, mr->lkey};
+  for (int i = 0; i < 4 && how == How::copied; ++i) {
+    ibv_send_wr wr{};
+    ibv_send_wr* bad = nullptr;
+    wr.sg_list = &before;
+    wr.num_sge = 1;
+    wr.opcode = IBV_WR_RDMA_WRITE;
+    wr.send_flags = IBV_SEND_SIGNALED;
+    wr.wr.rdma = {two.b.address(0), two.b.mr->rkey};
+    REQUIRE(model::post_send(qp, &wr, &bad) == 0);
+    two.settle();
+    REQUIRE(a.poll().size() == 1);
+  }
   ibv_sge sge{reinterpret_cast<uintptr_t>(page.memory().data()), 64, mr->lkey};
   int rc = -1;
   std::thread poster([&] {
@@ -383,10 +398,10 @@ TEST_CASE("what is slow to come sleeps in the post, where nobody else waits for 
     wr.wr_id = 1;
     wr.sg_list = &sge;
     wr.num_sge = 1;
-    wr.opcode = IBV_WR_RDMA_READ;
+    wr.opcode = how == How::copied ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ;
     wr.send_flags = IBV_SEND_SIGNALED;
     wr.wr.rdma = {two.b.address(0), two.b.mr->rkey};
-    if (how == How::plain) {
+    if (how != How::extended) {
       ibv_send_wr* bad = nullptr;
       rc = model::post_send(qp, &wr, &bad);
       return;

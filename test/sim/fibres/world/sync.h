@@ -68,6 +68,10 @@ public:
   void lock() { lock_.lock(); }
   bool try_lock() { return lock_.try_lock(); }
   void unlock() { lock_.unlock(); }
+  int unlock_and(int answer) {
+    unlock();
+    return answer;
+  }
 
 private:
   SharedMutex lock_;
