@@ -37,7 +37,7 @@ public:
   SendSources& operator=(const SendSources&) = delete;
   ~SendSources();
 
-  // Whether an element of so many bytes may go by copy(), else by borrow().
+  // Whether an element of so many bytes may go by begin(), else by borrow().
   bool copies(uint32_t bytes) const noexcept { return bytes - 1 < ready_; }
   // One under way, from the program's bytes to a slot that is nobody else's until end().
   struct Copy {
@@ -98,7 +98,7 @@ public:
   void not_borrowed(uint32_t asked) noexcept { standing_.until.store(asked); }
 
   // The element has just been made usable in another way, if by a window by that one: the next
-  // like it may go by copy() or borrow().
+  // like it may go by begin() or borrow().
   void learn(const ibv_sge& own, Window* window) noexcept;
   // Nothing is in use.
   void free_all(uint32_t heard) noexcept {
