@@ -2,15 +2,20 @@
 #include "link/broker_process.h"
 #include "link/detached.h"
 #include "link/paths.h"
+#include "observe/log.h"
 
 #include <array>
 #include <cerrno>
 #include <climits>
 #include <cstdlib>
 #include <dlfcn.h>
+#include <filesystem>
 #include <new>
 #include <string>
+#include <system_error>
 #include <unistd.h>
+#include <utility>
+#include <vector>
 
 namespace adverb::link {
 namespace {
@@ -37,16 +42,29 @@ std::string command() {
   return {};
 }
 
+// It has another working directory.
+std::vector<std::string> where_to_log(const observe::Log& log) {
+  const std::string level(to_string(log.level()));
+  const std::string file = log.file();
+  if (file.empty())
+    return {"--log-level", level, "--syslog"};
+  std::error_code unknown;
+  const auto here = std::filesystem::current_path(unknown);
+  return {"--log-level", level, "--log", (here / file).string()};
+}
+
 } // namespace
 
-int start_broker_process(uint16_t port, int members, int peers) noexcept {
+int start_broker_process(uint16_t port, const observe::Log& log, int members, int peers) noexcept {
   try {
     const std::string adverb = command();
     if (adverb.empty())
       return ENOENT;
-    return start_detached(adverb,
-                          {"broker", "--user", "--port", std::to_string(port), "--unused", "1"},
-                          std::array{members, peers});
+    std::vector<std::string> words{"broker",   "--user", "--port", std::to_string(port),
+                                   "--unused", "1"};
+    for (std::string& word : where_to_log(log))
+      words.push_back(std::move(word));
+    return start_detached(adverb, words, std::array{members, peers});
   } catch (const std::bad_alloc&) {
     return ENOMEM;
   }

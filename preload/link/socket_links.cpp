@@ -20,11 +20,11 @@ namespace {
 constexpr std::chrono::milliseconds second_probe{250};
 constexpr std::chrono::milliseconds farewell{500};
 
-Broker::Start broker_start(const policy::LinkSettings& settings) {
+Broker::Start broker_start(const policy::LinkSettings& settings, const observe::Log& log) {
   if (settings.broker == policy::BrokerPlace::inside)
     return {};
-  return [port = settings.port](int members, int peers) {
-    return start_broker_process(port, members, peers);
+  return [port = settings.port, &log](int members, int peers) {
+    return start_broker_process(port, log, members, peers);
   };
 }
 
@@ -61,7 +61,7 @@ private:
   Seeker seeker_{world_, devices_, process_};
   Broker broker_{world_, world_.policy().link().port,
                  [this](int fd, const wire::Hello& hello) { owner_.accept(fd, hello); },
-                 broker_start(world_.policy().link())};
+                 broker_start(world_.policy().link(), world_.log)};
   Mutex probes_lock_;
   ConditionVariable probes_answered_;
   int probes_ = 0; // under way

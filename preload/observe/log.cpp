@@ -136,6 +136,11 @@ int open_file(const std::string& file) {
 
 } // namespace
 
+std::string Log::file() const {
+  const char* const text = secure_getenv("ADVERB_LOG_FILE");
+  return text != nullptr && *text != '\0' ? text : asked_file_;
+}
+
 // Not the process's own: that one lives as long as the process.
 Log::~Log() {
   delete logger_.load();

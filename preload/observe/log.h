@@ -17,6 +17,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -55,6 +56,11 @@ public:
   /// arguments unless the program is setuid. Without this call the first line opens it with level
   /// warn. A file that cannot be opened is reported on stderr, where the log then goes.
   void open(LogLevel level, std::string_view file = {}) noexcept;
+
+  /// What it was opened with, ADVERB_LOG and ADVERB_LOG_FILE seen to; file empty: stderr. For who
+  /// starts another process that is to write to the same place.
+  LogLevel level() const noexcept { return level_.load(std::memory_order_relaxed); }
+  std::string file() const;
 
   bool enabled(LogLevel level) const noexcept {
     return level <= level_.load(std::memory_order_relaxed);

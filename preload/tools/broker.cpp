@@ -19,10 +19,12 @@
 #include <linux/capability.h>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <syslog.h>
 #include <unistd.h>
 
 namespace adverb::tools {
@@ -38,6 +40,9 @@ constexpr const char* usage =
     "root, as systemd does.\n\n"
     "  --port NUMBER     instead of link.port of the policy\n"
     "  --user            for programs of this user alone; needs no root\n"
+    "  --log FILE        write warnings there (%p: the process) and not to stderr\n"
+    "  --log-level LEVEL error, warn (the default), info or debug\n"
+    "  --syslog          write warnings to the system's log and not to stderr\n"
     "  --unused SECONDS  end when there has been no program for so long\n"
     "  --help            this text\n";
 
@@ -45,13 +50,34 @@ struct Options {
   std::optional<uint16_t> port;
   bool user = false;
   std::optional<unsigned> unused; // seconds
+  std::string log;                // file; empty: stderr
+  observe::LogLevel level = observe::LogLevel::warn;
+  bool syslog = false;
+};
+
+// For who was started without a terminal or a journal.
+class SystemLog final : public observe::LogSink {
+public:
+  SystemLog() noexcept { openlog("adverb-broker", LOG_PID, LOG_DAEMON); }
+  void line(observe::LogLevel level, std::string_view text) noexcept override {
+    using observe::LogLevel;
+    const int priority = level == LogLevel::error  ? LOG_ERR
+                         : level == LogLevel::warn ? LOG_WARNING
+                         : level == LogLevel::info ? LOG_INFO
+                                                   : LOG_DEBUG;
+    syslog(priority, "%.*s", static_cast<int>(text.size()), text.data());
+  }
 };
 
 // A broker of its own World. Lives as long as the process, as its thread does.
 struct Serving {
   // Among one user's processes there is nobody to be kept from another's queue pairs.
-  Serving(uint16_t port, bool for_all_users)
-      : server(world, port, for_all_users, nullptr,
+  Serving(uint16_t port, bool for_all_users, bool to_syslog)
+      : world{{.clock = clock,
+               .entropy = entropy,
+               .service = service,
+               .log_sink = to_syslog ? &system_log : nullptr}},
+        server(world, port, for_all_users, nullptr,
                for_all_users ? link::BrokerServer::MayOwn([this](pid_t process, uint32_t qpn) {
                  return owners.may_own(process, qpn);
                })
@@ -60,7 +86,8 @@ struct Serving {
   SteadyClock clock;
   KernelEntropy entropy;
   service::Thread service{world};
-  World world{{.clock = clock, .entropy = entropy, .service = service}};
+  SystemLog system_log;
+  World world;
   QpOwners owners;
   link::BrokerServer server;
 };
@@ -84,6 +111,9 @@ std::optional<int> parse(int argc, char** argv, Options& options) {
       {"port", required_argument, nullptr, 'p'},
       {"user", no_argument, nullptr, 'u'},
       {"unused", required_argument, nullptr, 's'},
+      {"log", required_argument, nullptr, 'l'},
+      {"log-level", required_argument, nullptr, 'v'},
+      {"syslog", no_argument, nullptr, 'y'},
       {"help", no_argument, nullptr, 'h'},
       {nullptr, 0, nullptr, 0},
   };
@@ -108,6 +138,21 @@ std::optional<int> parse(int argc, char** argv, Options& options) {
         return status_usage;
       }
       options.unused = static_cast<unsigned>(value);
+      break;
+    case 'l':
+      options.log = optarg;
+      break;
+    case 'v':
+      if (!observe::parse_log_level(optarg, options.level)) {
+        fprintf(stderr,
+                "adverb broker: --log-level: \"%s\" is no level; use off, error, warn, info or "
+                "debug\n",
+                optarg);
+        return status_usage;
+      }
+      break;
+    case 'y':
+      options.syslog = true;
       break;
     case 'h':
       fputs(usage, stdout);
@@ -223,8 +268,12 @@ int cmd_broker(int argc, char** argv) {
   pthread_sigmask(SIG_BLOCK, &ends, nullptr);
 
   // Its sockets end with the process; members see that and start another.
-  auto& serving = *new Serving(port, !options.user);
-  serving.world.log.open(observe::LogLevel::warn);
+  auto& serving = *new Serving(port, !options.user, options.syslog);
+  serving.world.log.open(options.level, options.log);
+  serving.world.page.start({.library = "adverb broker",
+                            .policy = "of none, serves port " + std::to_string(port),
+                            .provider = "none",
+                            .devices = ""});
   serving.server.serve(sockets.members, sockets.peers);
   if (options.unused)
     serving.server.when_unused(std::chrono::seconds(*options.unused),
@@ -233,6 +282,7 @@ int cmd_broker(int argc, char** argv) {
   fflush(stdout);
   int which = 0;
   sigwait(&ends, &which);
+  serving.world.page.finish();
   return status_ok;
 }
 

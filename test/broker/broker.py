@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -52,10 +53,12 @@ class Programs:
     """Runs pairs of processes that send each other requests on unpinned memory."""
 
     def __init__(self, scratch):
+        self.scratch = scratch
         self.fabric = f"adverb-broker.{os.getpid()}"
         policy = os.path.join(scratch, "policy.json")
         with open(policy, "w", encoding="utf-8") as file:
-            json.dump({"version": 1, "link": {"port": PORT}, "rules": [{"register": "none"}]}, file)
+            json.dump({"version": 1, "link": {"port": PORT}, "rules": [{"register": "none"}],
+                       "log": {"file": os.path.join(scratch, "log.%p")}}, file)
         runtime = re.findall(r"(\S*lib[at]san\.so\S*) \(", subprocess.run(
             ["ldd", PROGRAM], capture_output=True, text=True, check=True).stdout)
         self.environment = {**os.environ, "LD_LIBRARY_PATH": LOOPBACK, "LD_PRELOAD": ":".join([*runtime, LIBRARY]),
@@ -210,12 +213,43 @@ def started_by_its_sockets(programs):
     return None
 
 
+def what_it_says(programs):
+    """It has no terminal: what it has to say stands where the program that started it writes"""
+    pair = started(programs)
+    broker, = brokers()
+    assert until(lambda: "stopped" not in status_of(broker)["State"] and int(status_of(broker)["Threads"]) > 1, 10)
+    assert not (why := programs.work()), why  # it serves, so it has raised its limit
+    subprocess.run(["prlimit", f"--pid={broker}", "--nofile=12:12"], check=True)
+    strangers = []
+    said = os.path.join(programs.scratch, f"log.{broker}")
+    try:
+        for _ in range(16):
+            strangers.append(socket.create_connection(("127.0.0.1", PORT), timeout=10))
+        assert until(lambda: os.path.exists(said), 10), "it says nothing"
+    finally:
+        for stranger in strangers:
+            stranger.close()
+    with open(said, encoding="utf-8") as file:
+        text = file.read()
+    assert "no descriptors left for connections" in text, f"it says: {text}"
+    command = os.path.join(os.path.dirname(LIBRARY), "tools/adverb")
+    shown = subprocess.run([command, "stat", "-p", str(broker), "--json"], capture_output=True, text=True, check=False)
+    assert shown.returncode == 0, shown.stderr
+    counters = json.loads(shown.stdout)
+    assert counters["counters"]["broker_served"] > 0, counters
+    programs.end(pair)
+    assert until(lambda: not brokers(), 5), "it stays"
+    left = [name for name in os.listdir("/dev/shm") if re.fullmatch(rf"adverb\.\d+\.{broker}\.\d+", name)]
+    assert not left, f"it leaves {left}"
+
+
 CASES = {
     "the broker is nobody's child and holds nothing of the program that started it": nobodys_child,
     "the broker ends when the last program has, not before": ends_with_the_last,
     "programs that start together have one broker": one_for_all,
     "links are made while the program that started the broker is stopped": a_stopped_program,
     "links are made after the broker was killed": a_killed_one,
+    "a broker says what it cannot do, and what it has done, where who started it can see it": what_it_says,
     "a broker started by hand serves the programs that come after it": started_by_hand,
     "a broker started by systemd's sockets serves all, as nobody": started_by_its_sockets,
 }
