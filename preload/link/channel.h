@@ -8,6 +8,7 @@
 #pragma once
 
 #include "link/progress.h"
+#include "service/service.h"
 
 #include <cassert>
 #include <cstddef>
@@ -110,6 +111,11 @@ public:
   uint8_t version() const noexcept { return version_; } // of its protocol, at both ends
   bool down() const noexcept { return down_.load(std::memory_order_acquire); }
 
+  // Whose the jobs are that a message is reason for: the peer process's, whatever it asks over.
+  // Null: nobody's. Set before the channel opens.
+  const std::shared_ptr<service::Party>& party() const noexcept { return party_; }
+  void set_party(std::shared_ptr<service::Party> party) noexcept { party_ = std::move(party); }
+
   // What the peer may ask for over the server's end: `peers`, a queue pair of its, is bound to that
   // of this process. Nothing is looked up by a name that a peer gives but among these, and while it
   // is not `proven` that the peer is who it says, not there either. These take the progress lock.
@@ -168,6 +174,7 @@ private:
   Progress& progress_;
   const Role role_;
   std::shared_ptr<ChannelUser> user_;
+  std::shared_ptr<service::Party> party_;
   std::unordered_map<uint64_t, Bound> bound_;       // by handle; progress lock
   std::deque<std::pair<uint64_t, uint64_t>> ended_; // handle and the peer's, in that order of time
 };

@@ -454,6 +454,8 @@ Answer Owner::make_companion(const std::shared_ptr<Link>& link, const wire::Comp
   if (request.credits >= 1 && request.message_max > 256)
     if (const auto device = devices_.get(qp.device))
       channel = Companion::create(world_, device, Channel::Role::server, protocol, request.credits);
+  if (channel)
+    channel->set_party(link->party);
   for (const auto& [peers, mine] : link->bound)
     if (channel && mine.device == qp.device)
       channel->bind(mine.handle, peers, link->vouched);

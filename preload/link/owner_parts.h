@@ -7,6 +7,7 @@
 #include "link/proof.h"
 #include "link/slots.h"
 #include "link/wire.h"
+#include "service/service.h"
 
 #include <chrono>
 #include <cstdint>
@@ -53,7 +54,8 @@ struct Link {
   wire::Id peer_nonce{};
   wire::Id nonce{};
   wire::Id ticket{};
-  bool trusted = false; // it may bind
+  std::shared_ptr<service::Party> party = std::make_shared<service::Party>(); // of its jobs
+  bool trusted = false;                                                       // it may bind
   bool vouched = false; // what it has bound needs no proof
   bool opened = false;  // a companion of its
   bool away = false;    // its connection was lost

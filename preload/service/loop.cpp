@@ -136,7 +136,8 @@ template <typename F, typename... Args> void Loop::guarded(F& f, Args... args) n
 // How long nothing is due, if anything ever is; from here on it has to be woken.
 std::optional<nanoseconds> Loop::timeout() {
   const std::lock_guard hold(lock_);
-  if (!tasks_.empty() || (!jobs_.empty() && relay_.may_run()))
+  count_ended();
+  if (!tasks_.empty() || (relay_.may_run() && jobs_.ready()))
     return nanoseconds{0};
   if (timers_.empty()) {
     awake_ = false;
@@ -225,22 +226,34 @@ void Loop::look() {
     }
 }
 
+// Under the lock.
+void Loop::count_ended() noexcept {
+  if (ended_)
+    jobs_.end(*ended_);
+  ended_.reset();
+}
+
 // False: this thread leads no longer, and touches nothing here any more.
 bool Loop::serve_jobs() {
   for (int i = 0; i < jobs_at_once && has_jobs_.load(); ++i) {
-    Job* job = nullptr;
+    Jobs::Begun begun;
     {
       const std::lock_guard hold(lock_);
-      if (jobs_.empty() || !relay_.may_run())
+      count_ended();
+      if (!relay_.may_run())
         return true;
-      job = &jobs_.pop();
+      begun = jobs_.begin();
       has_jobs_.store(!jobs_.empty());
+      if (begun.job == nullptr)
+        return true;
     }
-    if (!relay_.run(*job)) {
+    if (!relay_.run(*begun.job)) {
       const std::lock_guard hold(lock_);
+      jobs_.end(begun.party);
       wake(); // as many slept, perhaps, as may
       return false;
     }
+    ended_ = std::move(begun.party);
     job_run_ = true;
     for (Looking& one : pollers_) {
       active_ += one.active ? 0 : 1;

@@ -53,6 +53,7 @@ private:
   bool looks(Poller& poller, bool after_job) noexcept;
   void look();
   bool serve_jobs();
+  void count_ended() noexcept;
   template <typename F, typename... Args> void guarded(F& f, Args... args) noexcept;
 
   World& world_;
@@ -64,7 +65,8 @@ private:
   std::map<std::pair<nanoseconds, uint64_t>, std::function<void()>> timers_; // by time and number
   std::unordered_map<uint64_t, nanoseconds> times_;                          // by number
   std::vector<std::function<void()>> tasks_;
-  Jobs jobs_;
+  Jobs jobs_{Relay::asleep_max};
+  std::optional<std::shared_ptr<Party>> ended_; // whose job has, as yet uncounted; who leads has it
   uint64_t next_timer_ = 1;
   bool awake_ = true; // looks at tasks, timers and jobs before it sleeps
   // There may be tasks, or another timer is the first; there are jobs. Written under the lock.

@@ -6,10 +6,26 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <utility>
 
 namespace adverb::service {
+
+class Job;
+
+/// One of those that share the service: none has more of it than the others, however many jobs it
+/// has (jobs.h).
+class Party {
+  friend class Jobs;
+  Job* first_ = nullptr;
+  Job* last_ = nullptr;
+  Party* next_ = nullptr; // among those that have jobs
+  uint32_t credit_ = 0;   // bytes
+  size_t under_way_ = 0;
+};
 
 /// What may sleep, for as long as the program's memory takes to come. It is its maker's, and as it
 /// was posted until it is run.
@@ -21,10 +37,15 @@ public:
 
 protected:
   ~Job() = default;
+  /// Whose it is, and how many bytes it moves; not while it is posted. Else it is nobody's.
+  void belongs_to(std::shared_ptr<Party> party) noexcept { party_ = std::move(party); }
+  void moves(uint32_t bytes) noexcept { bytes_ = bytes; }
 
 private:
   friend class Jobs;
   Job* next_ = nullptr;
+  std::shared_ptr<Party> party_;
+  uint32_t bytes_ = 0;
 };
 
 /// What looks for work of its own accord, without a descriptor.
@@ -53,8 +74,8 @@ public:
   virtual uint64_t after(std::chrono::nanoseconds delay, std::function<void()> task) = 0;
   virtual void cancel(uint64_t timer) = 0;
 
-  /// Runs `job` beside all that: jobs are begun in the order they come, each when the one before it
-  /// has come to its end or sleeps.
+  /// Runs `job` beside all that: jobs of a party are begun in the order they come, each when the
+  /// one before it has come to its end or sleeps.
   virtual void post(Job& job) = 0;
 
   /// Has `poller` look, again and again until it has enough, tasks and jobs in between; after that

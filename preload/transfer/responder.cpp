@@ -86,7 +86,7 @@ Responder::Responder(World& world, std::shared_ptr<link::Channel> channel,
   free_.reserve(slots_count_);
   to_copy_.reserve(slots_count_);
   for (uint32_t i = slots_count_; i-- > 0;) {
-    slots_[i].responder = this;
+    slots_[i].of_responder(*this);
     free_.push_back(i);
   }
 }
@@ -355,8 +355,18 @@ void Responder::begin_copies() {
     ++copies_;
     Slot& slot = slots_[to_copy_.front()];
     to_copy_.erase(to_copy_.begin());
-    world_.service.post(slot);
+    slot.posted();
   }
+}
+
+void Responder::Slot::of_responder(Responder& its) noexcept {
+  responder = &its;
+  belongs_to(its.channel_->party());
+}
+
+void Responder::Slot::posted() noexcept {
+  moves(copy.bytes);
+  responder->world_.service.post(*this);
 }
 
 link::Errand::Of Responder::Slot::of() const noexcept {
@@ -389,7 +399,7 @@ void Responder::Slot::put_aside() noexcept {
 
 void Responder::Slot::again() noexcept {
   ++responder->copies_;
-  responder->world_.service.post(*this);
+  posted();
 }
 
 void Responder::Slot::run() {

@@ -55,6 +55,8 @@ private:
     bool stands() noexcept override;
     void put_aside() noexcept override;
     void again() noexcept override;
+    void of_responder(Responder& its) noexcept;
+    void posted() noexcept; // to the service
 
     Atomic<State> state{State::free};
     uint64_t arrival = 0; // among the messages of the channel

@@ -96,7 +96,7 @@ struct Owner {
     memcpy(message.data(), &h, sizeof h);
     channel.receive(message);
     while (!bench.service.jobs.empty())
-      bench.service.jobs.pop().run();
+      bench.service.next_job()->run();
     bench.service.run_tasks();
     const auto answer = channel.take();
     const auto reply = only_reply(answer);
@@ -247,7 +247,7 @@ TEST_CASE("a copy for a queue pair that is unbound meanwhile is not answered as 
   owner.honest->receive(message);
   REQUIRE_FALSE(owner.bench.service.jobs.empty());
   owner.honest->unbind(mine, peers);
-  owner.bench.service.jobs.pop().run();
+  owner.bench.service.next_job()->run();
   owner.bench.service.run_tasks();
   const auto answer = owner.honest->take();
   const auto reply = only_reply(answer);

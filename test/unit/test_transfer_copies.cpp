@@ -127,7 +127,7 @@ struct Owner {
   std::vector<service::Job*> posted() {
     std::vector<service::Job*> out;
     while (!bench.service.jobs.empty())
-      out.push_back(&bench.service.jobs.pop());
+      out.push_back(bench.service.next_job());
     return out;
   }
   std::byte at(size_t cell) const { return memory[8 * cell]; }

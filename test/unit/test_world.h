@@ -61,8 +61,14 @@ struct ManualService final : adverb::service::Service {
       for (auto& task : std::exchange(tasks, {}))
         task();
       if (!jobs.empty())
-        jobs.pop().run();
+        next_job()->run();
     }
+  }
+  /// The next, which has its end at once, as far as others are concerned.
+  adverb::service::Job* next_job() {
+    const auto begun = jobs.begin();
+    jobs.end(begun.party);
+    return begun.job;
   }
   /// Lets `time` pass: each timer at its moment, the tasks in between.
   void pass(std::chrono::nanoseconds time) {
@@ -79,7 +85,7 @@ struct ManualService final : adverb::service::Service {
   ManualClock& clock;
   std::map<int, std::function<void(uint32_t)>> watched;
   std::vector<std::function<void()>> tasks;
-  adverb::service::Jobs jobs;
+  adverb::service::Jobs jobs{16};
   std::multimap<std::chrono::nanoseconds, std::pair<uint64_t, std::function<void()>>> timers;
   uint64_t last_timer = 0;
 };
