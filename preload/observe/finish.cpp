@@ -60,7 +60,7 @@ void SharedPage::write_statistics() {
   if (pattern == nullptr || *pattern == '\0')
     return;
   const std::string path = expand_pattern(pattern);
-  if (!write_file(path, to_json(snapshot_of(header(), counters_.tally())) + "\n"))
+  if (!write_file(path, to_json(snapshot_of(header(), counters_.tally(), peers_.slots())) + "\n"))
     log_.warn("cannot write the statistics to {}: {}", path, std::strerror(errno));
 }
 

@@ -3,10 +3,12 @@
 //
 // The fields up to `program` keep their places in every version, so that a tool can at least name
 // a process whose counters it does not know. Everything after is as `layout` says: a hash of
-// counters.def and of the sizes here. Integers are in host order: pages never leave the host.
+// counters.def, of peers.def and of the sizes here. Integers are in host order: pages never leave
+// the host.
 #pragma once
 
 #include "observe/counters.h"
+#include "observe/peers.h"
 
 #include <string_view>
 
@@ -27,6 +29,20 @@ inline constexpr Row kRows[] = {
 #define COUNTER(name, unit, help) {RowKind::counter, #name, #unit, help},
 #define GAUGE(name, unit, help) {RowKind::gauge, #name, #unit, help},
 #include "observe/counters.def"
+};
+
+/// One line of peers.def.
+struct PeerRow {
+  const char* name;
+  bool bound;
+  const char* help;
+};
+
+inline constexpr PeerRow kPeerRows[] = {
+#define PEER_GAUGE(name, help) {#name, false, help},
+#define PEER_COUNTER(name, help) {#name, false, help},
+#define PEER_BOUND(name, help) {#name, true, help},
+#include "observe/peers.def"
 };
 
 inline constexpr size_t kRuleLabelBytes = 48;
@@ -52,6 +68,7 @@ struct PageHeader {
 struct Page {
   PageHeader header;
   Tally tally;
+  PeerSlots peers;
 };
 
 inline constexpr uint64_t kPageMagic = 0x3147504252564441; // "ADVRBPG1"
@@ -72,7 +89,12 @@ constexpr uint64_t layout_hash() {
     hash = fnv1a(row.kind == RowKind::gauge ? "gauge " : "counter ", hash);
     hash = fnv1a(row.name, hash);
   }
-  for (uint64_t size : {sizeof(PageHeader), sizeof(Tally), kRuleSlots, kRuleLabelBytes})
+  for (const PeerRow& row : kPeerRows) {
+    hash = fnv1a(row.bound ? "bound " : "peer ", hash);
+    hash = fnv1a(row.name, hash);
+  }
+  for (uint64_t size :
+       {sizeof(PageHeader), sizeof(Tally), kRuleSlots, kRuleLabelBytes, sizeof(PeerSlots)})
     for (int shift = 0; shift < 64; shift += 8)
       hash = (hash ^ (size >> shift & 0xff)) * 0x100000001b3;
   return hash;

@@ -132,6 +132,7 @@ void SharedPage::open() {
       header_.store(&page->header, std::memory_order_release);
     }
     counters_.move_to(page->tally);
+    peers_.move_to(page->peers);
     return;
   }
   log_.warn("no shared page, `adverb stat` will not show this process: {}", why);
@@ -176,6 +177,7 @@ void SharedPage::in_child() noexcept {
   std::memset(own_.devices, 0, sizeof own_.devices);
   header_.store(&own_, std::memory_order_relaxed);
   counters_.in_child();
+  peers_.in_child();
   if (parent != &own_)
     munmap(static_cast<void*>(page_), sizeof(Page));
   page_ = nullptr;

@@ -32,8 +32,8 @@ struct Identity {
 class SharedPage {
 public:
   /// `kept_private`: no file, whatever comes; counts stay in memory of this adverb alone.
-  SharedPage(Counters& counters, Log& log, bool kept_private = false) noexcept
-      : counters_(counters), log_(log), kept_private_(kept_private) {}
+  SharedPage(Counters& counters, PeerTable& peers, Log& log, bool kept_private = false) noexcept
+      : counters_(counters), peers_(peers), log_(log), kept_private_(kept_private) {}
   SharedPage(const SharedPage&) = delete;
   SharedPage& operator=(const SharedPage&) = delete;
 
@@ -69,6 +69,7 @@ private:
   void unlink_file() noexcept;
 
   Counters& counters_;
+  PeerTable& peers_;
   Log& log_;
   const bool kept_private_;
   PageHeader own_{}; // while there is no file

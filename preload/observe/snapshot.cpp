@@ -3,11 +3,14 @@
 
 #include "observe/snapshot.h"
 
+#include <bitset>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
 #include <fcntl.h>
+#include <iterator>
 #include <memory>
+#include <span>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -22,9 +25,76 @@ template <size_t N> std::string field(const char (&text)[N]) {
   return std::string(text, strnlen(text, N));
 }
 
+std::string hex(std::span<const uint8_t> bytes) {
+  std::string out;
+  for (const uint8_t byte : bytes)
+    out += fmt::format("{:02x}", byte);
+  return out;
+}
+
+// Has `peers` hold whole entries only, and none of those that are never found so: their writer was
+// stopped or killed in the midst. A read copies in no order that is known, so the sequence numbers
+// are read before it, and after it once more.
+bool read_peers(int fd, PeerSlots& peers) {
+  constexpr int rounds_max = 100;
+  const auto before = std::make_unique<PeerSlots>();
+  const auto now = std::make_unique<PeerSlots>();
+  const auto after = std::make_unique<PeerSlots>();
+  std::bitset<kPeerEntries + 1> whole;
+  for (int round = 0; round < rounds_max && !whole.all(); ++round) {
+    for (PeerSlots* to : {before.get(), now.get(), after.get()})
+      if (pread(fd, static_cast<void*>(to), sizeof *to, offsetof(Page, peers)) !=
+          static_cast<ssize_t>(sizeof *to))
+        return false;
+    for (size_t i = 0; i < peers.size(); ++i) {
+      const uint64_t sequence = (*before)[i].sequence.load(std::memory_order_relaxed);
+      if (whole[i] || sequence % 2 != 0 ||
+          (*after)[i].sequence.load(std::memory_order_relaxed) != sequence)
+        continue;
+      std::memcpy(static_cast<void*>(&peers[i]), &(*now)[i], sizeof peers[i]);
+      peers[i].sequence.store(sequence, std::memory_order_relaxed);
+      whole[i] = true;
+    }
+  }
+  for (size_t i = 0; i < peers.size(); ++i)
+    if (!whole[i])
+      peers[i].sequence.store(0, std::memory_order_relaxed);
+  return true;
+}
+
+nlohmann::ordered_json to_json(const PeerEntry& peer) {
+  nlohmann::ordered_json out;
+  out["address"] = field(peer.address);
+  out["role"] = to_string(peer.role);
+  out["level"] = to_string(peer.level);
+  out["process"] = hex(peer.process);
+  out["processes"] = peer.processes;
+  nlohmann::ordered_json bounds;
+  for (size_t i = 0; i < kPeerNumbers; ++i)
+    (kPeerRows[i].bound ? bounds : out)[kPeerRows[i].name] = peer.numbers[i];
+  out["bounds_hit"] = std::move(bounds);
+  return out;
+}
+
 } // namespace
 
-Snapshot snapshot_of(const PageHeader& header, const Tally& tally) {
+std::string_view to_string(PeerRole role) {
+  constexpr std::string_view words[] = {"", "initiator", "owner"};
+  const auto at = static_cast<size_t>(role);
+  return at < std::size(words) ? words[at] : "";
+}
+
+std::string_view to_string(PeerLevel level) {
+  constexpr std::string_view words[] = {"none", "host", "key", "vouched"};
+  const auto at = static_cast<size_t>(level);
+  return at < std::size(words) ? words[at] : "";
+}
+
+std::string short_process(const PeerEntry& peer) {
+  return hex({peer.process, 4});
+}
+
+Snapshot snapshot_of(const PageHeader& header, const Tally& tally, const PeerSlots& peers) {
   Snapshot out;
   out.pid = header.pid;
   out.uid = header.uid;
@@ -50,6 +120,9 @@ Snapshot snapshot_of(const PageHeader& header, const Tally& tally) {
     if (!rule.label.empty() || rule.hits != 0)
       out.rules.push_back(std::move(rule));
   }
+  for (const PeerSlot& slot : peers)
+    if (PeerEntry peer; read_peer(slot, peer))
+      out.peers.push_back(peer);
   return out;
 }
 
@@ -59,6 +132,7 @@ std::variant<Snapshot, SnapshotError> read_snapshot(const std::string& path) {
     return SnapshotError{fmt::format("cannot open {}: {}", path, std::strerror(errno))};
   const auto page = std::make_unique<Page>();
   const ssize_t got = pread(fd, static_cast<void*>(page.get()), sizeof(Page), 0);
+  const bool peers = got == static_cast<ssize_t>(sizeof(Page)) && read_peers(fd, page->peers);
   struct stat now{};
   fstat(fd, &now);
   close(fd);
@@ -69,13 +143,13 @@ std::variant<Snapshot, SnapshotError> read_snapshot(const std::string& path) {
     return SnapshotError{fmt::format(
         "{}: not a complete page of an adverb process; it may be starting, try again", path)};
   if (header.layout != kLayout || now.st_size != static_cast<off_t>(sizeof(Page)) ||
-      got != static_cast<ssize_t>(sizeof(Page)))
+      got != static_cast<ssize_t>(sizeof(Page)) || !peers)
     return SnapshotError{fmt::format(
         "process {} ({}) counts as libadverb.so {} does (layout {:016x}), this adverb is {} "
         "(layout {:016x}); use the `adverb` that came with that library",
         header.pid, field(header.program), field(header.version), header.layout, ADVERB_VERSION,
         kLayout)};
-  return snapshot_of(page->header, page->tally);
+  return snapshot_of(page->header, page->tally, page->peers);
 }
 
 std::string to_json(const Snapshot& snapshot, int indent) {
@@ -102,6 +176,9 @@ std::string to_json(const Snapshot& snapshot, int indent) {
   out["rules"] = nlohmann::ordered_json::array();
   for (const RuleHit& rule : snapshot.rules)
     out["rules"].push_back({{"rule", rule.slot}, {"name", rule.label}, {"hits", rule.hits}});
+  out["peers"] = nlohmann::ordered_json::array();
+  for (const PeerEntry& peer : snapshot.peers)
+    out["peers"].push_back(to_json(peer));
   // Program paths are bytes: what is not UTF-8 is replaced, never an exception.
   return out.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -28,7 +29,8 @@ struct Snapshot {
   std::vector<std::string> devices;
   std::array<uint64_t, kCounters> counters{};
   std::array<int64_t, kGauges> gauges{};
-  std::vector<RuleHit> rules; ///< those with a label or a hit, by slot
+  std::vector<RuleHit> rules;   ///< those with a label or a hit, by slot
+  std::vector<PeerEntry> peers; ///< the last may sum up others
 };
 
 struct SnapshotError {
@@ -40,9 +42,16 @@ struct SnapshotError {
 std::variant<Snapshot, SnapshotError> read_snapshot(const std::string& path);
 
 /// What a page says, also one that is in no file.
-Snapshot snapshot_of(const PageHeader& header, const Tally& tally);
+Snapshot snapshot_of(const PageHeader& header, const Tally& tally, const PeerSlots& peers);
 
-/// One JSON object: identity, every counter and gauge by name, rules; `indent` < 0 for one line.
+/// The words of the JSON.
+std::string_view to_string(PeerRole role);
+std::string_view to_string(PeerLevel level);
+/// The first digits of its process, by which peers of one host are told apart.
+std::string short_process(const PeerEntry& peer);
+
+/// One JSON object: identity, every counter and gauge by name, rules, peers; `indent` < 0 for one
+/// line.
 std::string to_json(const Snapshot& snapshot, int indent = 2);
 
 } // namespace adverb::observe

@@ -7,6 +7,7 @@
 #include "observe/snapshot.h"
 #include "tools/commands.h"
 #include "tools/stat_module.h"
+#include "tools/stat_peers.h"
 #include "tools/text.h"
 
 #include <algorithm>
@@ -37,6 +38,12 @@ constexpr const char* usage =
     "adverb.ko is loaded, also its counters and its regions.\n\n"
     "  -p, --pid PID          this process only\n"
     "  -a, --all              also what is still zero\n"
+    "      --peers            instead, the peer processes it has or had links with: who asks\n"
+    "                         whom (initiator: the peer asks; owner: it is asked), the level\n"
+    "                         by which it was admitted (vouched: by the kernel, as a process\n"
+    "                         of this user or root on this host; key: it has shown the key of\n"
+    "                         link.key_file; host: its queue pairs are proven by being used,\n"
+    "                         no more), what it has, and what it was refused\n"
     "      --json             every number, for machines: the process with -p, else\n"
     "                         {\"processes\": [...]}; adverb.ko's under \"module\" in either\n"
     "      --watch[=SECONDS]  again every so many seconds (1), with rates, until interrupted;\n"
@@ -49,6 +56,7 @@ constexpr const char* usage =
 struct Options {
   pid_t pid = 0; // 0: every process
   bool all = false;
+  bool peers = false;
   bool json = false;
   bool events = false;
   double watch = 0; // seconds, 0: once
@@ -65,13 +73,10 @@ template <typename T> bool parse_number(const char* text, T& out) {
 // Nothing: go on. Else the exit status.
 std::optional<int> parse(int argc, char** argv, Options& options) {
   static constexpr option known[] = {
-      {"pid", required_argument, nullptr, 'p'},
-      {"all", no_argument, nullptr, 'a'},
-      {"json", no_argument, nullptr, 'j'},
-      {"help", no_argument, nullptr, 'h'},
-      {"watch", optional_argument, nullptr, 'w'},
-      {"events", no_argument, nullptr, 'e'},
-      {nullptr, 0, nullptr, 0},
+      {"pid", required_argument, nullptr, 'p'}, {"all", no_argument, nullptr, 'a'},
+      {"peers", no_argument, nullptr, 'r'},     {"json", no_argument, nullptr, 'j'},
+      {"help", no_argument, nullptr, 'h'},      {"watch", optional_argument, nullptr, 'w'},
+      {"events", no_argument, nullptr, 'e'},    {nullptr, 0, nullptr, 0},
   };
   optind = 1;
   for (int letter; (letter = getopt_long(argc, argv, "p:ah", known, nullptr)) != -1;) {
@@ -84,6 +89,9 @@ std::optional<int> parse(int argc, char** argv, Options& options) {
       break;
     case 'a':
       options.all = true;
+      break;
+    case 'r':
+      options.peers = true;
       break;
     case 'j':
       options.json = true;
@@ -166,6 +174,8 @@ void print_text(const Snapshot& snapshot, const Options& options, const Earlier&
   fmt::print("  policy {}, provider {}{}\n", printable(snapshot.policy),
              snapshot.provider.empty() ? "unknown" : printable(snapshot.provider),
              printable(devices));
+  if (options.peers)
+    return print_peers(snapshot);
 
   const auto before = earlier.find(snapshot.pid);
   const char* group = "";
@@ -288,7 +298,7 @@ void print_round(const Round& round, const Options& options, const Earlier& earl
     first = false;
     print_text(snapshot, options, earlier);
   }
-  if (round.module && (options.pid == 0 || !first || round.regions())) {
+  if (round.module && !options.peers && (options.pid == 0 || !first || round.regions())) {
     if (!first)
       putchar('\n');
     print_module(*round.module, options.all);

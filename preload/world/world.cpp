@@ -5,8 +5,9 @@ namespace adverb {
 
 World::World(const Seams& seams)
     : clock(seams.clock), entropy(seams.entropy), log(counters, seams.clock, seams.log_sink),
-      page(counters, log, !seams.shared_page), provider(log, seams.real), service(seams.service),
-      edge(seams.edge), rule_hits_(counters), policy_(&rule_hits_, seams.policy) {}
+      page(counters, peers, log, !seams.shared_page), provider(log, seams.real),
+      service(seams.service), edge(seams.edge), rule_hits_(counters),
+      policy_(&rule_hits_, seams.policy) {}
 
 void World::in_child() noexcept {
   policy_.in_child();

@@ -58,6 +58,7 @@ public:
   Clock& clock;
   Entropy& entropy;
   observe::Counters counters;
+  observe::PeerTable peers;
   observe::Log log;
   observe::SharedPage page;
   provider::Provider provider;

@@ -24,7 +24,8 @@ struct Process {
   adverb::SteadyClock clock;
   adverb::observe::Counters counters;
   adverb::observe::Log log{counters, clock};
-  adverb::observe::SharedPage page{counters, log};
+  adverb::observe::PeerTable peers;
+  adverb::observe::SharedPage page{counters, peers, log};
   Process();
 };
 

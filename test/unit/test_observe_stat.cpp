@@ -92,6 +92,44 @@ TEST_CASE("stat --json is the process for one, an object that lists them for all
   child.let_go();
 }
 
+TEST_CASE("stat --peers is a table, in the place of the counters", "[observe][stat]") {
+  Sandbox box;
+  Child child([](Child& self) {
+    PeerEntry one{};
+    strcpy(one.address, "10.0.0.2");
+    one.process[0] = 0xab;
+    one.role = PeerRole::initiator;
+    one.level = PeerLevel::host;
+    one.processes = 1;
+    one[PeerNumber::links] = 1;
+    one[PeerNumber::auth_failures] = 3;
+    one[PeerNumber::malformed_messages] = 2;
+    one[PeerNumber::bound_channels] = 4;
+    process.peers.write(0, one);
+    PeerEntry others{};
+    strcpy(others.address, "others");
+    others.processes = 12;
+    process.peers.write(kOthers, others);
+    return use_verbs(self);
+  });
+  REQUIRE(child.wait_told());
+  const Ran ran = run_stat(box, {"--peers", "-p", std::to_string(child.pid())});
+  CHECK(ran.status == 0);
+  CHECK(ran.out.find("  peer      process     role       level  links") != std::string::npos);
+  CHECK(ran.out.find("10.0.0.2  ab000000    initiator  host") != std::string::npos);
+  CHECK(ran.out.find("3 auth, 2 malformed") != std::string::npos);
+  CHECK(ran.out.find("4 channels") != std::string::npos);
+  CHECK(ran.out.find("others    12 of them") != std::string::npos);
+  CHECK(ran.out.find("regions_unpinned") == std::string::npos);
+  child.let_go();
+  child.finish();
+  Child alone(use_verbs);
+  REQUIRE(alone.wait_told());
+  CHECK(run_stat(box, {"--peers", "-p", std::to_string(alone.pid())}).out.find("no peer has") !=
+        std::string::npos);
+  alone.let_go();
+}
+
 TEST_CASE("stat says why a process shows no numbers", "[observe][stat]") {
   Sandbox box;
   const Ran gone = run_stat(box, {"-p", "4194303"});
