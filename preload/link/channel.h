@@ -7,6 +7,7 @@
 // thread.
 #pragma once
 
+#include "link/peers.h"
 #include "link/progress.h"
 #include "service/service.h"
 
@@ -115,6 +116,9 @@ public:
   // Null: nobody's. Set before the channel opens.
   const std::shared_ptr<service::Party>& party() const noexcept { return party_; }
   void set_party(std::shared_ptr<service::Party> party) noexcept { party_ = std::move(party); }
+  // What is known of who is at the other end, from before it is open; null: nobody keeps it.
+  Peer* peer() const noexcept { return peer_.get(); }
+  void set_peer(std::shared_ptr<Peer> peer) noexcept { peer_ = std::move(peer); }
 
   // What the peer may ask for over the server's end: `peers`, a queue pair of its, is bound to that
   // of this process. Nothing is looked up by a name that a peer gives but among these, and while it
@@ -154,6 +158,8 @@ protected:
     assert(progress_.lock().held());
     if (const auto user = std::move(user_))
       user->on_down();
+    if (peer_)
+      peer_->change();
   }
 
   uint32_t credits_ = 0;
@@ -173,6 +179,7 @@ private:
 
   Progress& progress_;
   const Role role_;
+  std::shared_ptr<Peer> peer_;
   std::shared_ptr<ChannelUser> user_;
   std::shared_ptr<service::Party> party_;
   std::unordered_map<uint64_t, Bound> bound_;       // by handle; progress lock

@@ -259,6 +259,8 @@ void Companion::on_received(RxBuffer message) {
         !nonce_.empty() && std::equal(bytes.begin(), bytes.end(), nonce_.begin(), nonce_.end());
     if (!proven_) {
       world_.counters.count(observe::Counter::auth_failures);
+      if (peer() != nullptr)
+        peer()->count(Peer::Number::auth_failures);
       world_.log.warn("a peer could not prove that it owns the queue pair it spoke for");
     }
     if (proven_)

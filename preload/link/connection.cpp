@@ -174,6 +174,7 @@ void Connection::dispatch() {
     if (result == wire::Parse::partial)
       return;
     if (result != wire::Parse::complete) {
+      malformed_ = true;
       world_.counters.count(observe::Counter::malformed_messages);
       if (result == wire::Parse::wrong_version)
         refuse_version(frame.version_there);

@@ -48,6 +48,7 @@ public:
   bool has_sent() const noexcept { return has_sent_; } // a first byte: the connection stood
   // It has ended, but not because the other end closed it or said nonsense: the network gave it up.
   bool cut() const noexcept { return cut_; }
+  bool malformed() const noexcept { return malformed_; } // it has said nonsense
   // Gives the descriptor away. Nothing is lost that was to be read by read_no_more_than().
   int detach();
 
@@ -70,6 +71,7 @@ private:
   int passed_fd_ = -1;
   bool has_sent_ = false;
   bool cut_ = false;
+  bool malformed_ = false;
   size_t room_ = SIZE_MAX; // that may still be read
   std::function<void()> standing_;
   OnFrame on_frame_;

@@ -89,7 +89,7 @@ public:
   virtual std::shared_ptr<Progress> progress(ibv_device* device) = 0;
 
   // At the end of a process: waits a moment for the answers to its probes, so that what they have
-  // to say is said. At once where no probe is under way.
+  // to say is said. At once where no probe is under way. What was counted of peers is written.
   virtual void await_probes() noexcept = 0;
 };
 

@@ -21,6 +21,7 @@
 namespace adverb::link {
 
 using observe::Counter;
+using Number = Peer::Number;
 using wire::Answer;
 
 namespace {
@@ -74,10 +75,10 @@ void Owner::accept(int fd, const wire::Hello& hello) {
   wire::HelloAck ack{};
   ack.process = process_;
   ack.nonce = link->nonce;
-  const bool meet = wire::meet(hello.speaks, wire::Versions{});
+  const bool speak_alike = wire::meet(hello.speaks, wire::Versions{});
   if (!make_room_for_link()) {
     ack.answer = static_cast<uint32_t>(Answer::no_resources);
-  } else if (!meet) {
+  } else if (!speak_alike) {
     ack.answer = static_cast<uint32_t>(Answer::wrong_version);
   } else if (settings.key.empty()) {
     link->vouched = is_vouched_for(settings, fd);
@@ -89,15 +90,19 @@ void Owner::accept(int fd, const wire::Hello& hello) {
   }
   if (ack.answer == 0)
     ack.ticket = link->ticket;
+  meet(link);
   link->connection->send(wire::frame(ack));
   if (ack.answer != 0) {
     world_.counters.count(Counter::hellos_refused);
-    if (!meet && world_.log.every("wire-version", 10))
+    link->who->count(ack.answer == static_cast<uint32_t>(Answer::no_resources)
+                         ? Number::bound_links
+                         : Number::hellos_refused);
+    if (!speak_alike && world_.log.every("wire-version", 10))
       world_.log.warn(
           "a peer speaks versions {} to {} of adverb's links and this one {} to {}; they "
           "do not link, run the same adverb on both sides",
           hello.speaks.oldest, hello.speaks.newest, wire::version_oldest, wire::version);
-    else if (meet && world_.log.every("hello-refused", 5))
+    else if (speak_alike && world_.log.every("hello-refused", 5))
       world_.log.warn("a hello was refused: {}",
                       ack.answer == static_cast<uint32_t>(Answer::no_resources)
                           ? "too many links"
@@ -124,6 +129,7 @@ void Owner::accept(int fd, const wire::Hello& hello) {
       const auto l = weak.lock();
       if (l && !l->trusted) {
         world_.counters.count(Counter::auth_failures);
+        l->who->count(Number::auth_failures);
         end(l, "no proof of the key in time");
       }
     });
@@ -178,6 +184,9 @@ void Owner::forget_waiting(const std::shared_ptr<Link>& link) {
 // closes one, or whose process ends, is heard to.
 void Owner::lost(const std::shared_ptr<Link>& link, const char* why) {
   forget_waiting(link);
+  note(link);
+  if (link->connection->malformed())
+    link->who->count(Number::malformed_messages);
   const bool serves =
       std::ranges::any_of(link->channels, [](const auto& c) { return !c.end->down(); });
   if (!link->connection->cut() || is_stranger(*link) || link->bound.empty() || !serves)
@@ -236,6 +245,7 @@ void Owner::end(const std::shared_ptr<Link>& link, const char* why) {
   while (!link->claims.empty())
     give_up(link, link->claims.begin()->first);
   link->connection->close();
+  link->who->change();
   if (link->timer != 0)
     world_.service.cancel(std::exchange(link->timer, 0));
   link->away = false;
@@ -245,14 +255,17 @@ void Owner::end(const std::shared_ptr<Link>& link, const char* why) {
 
 void Owner::on_frame(const std::shared_ptr<Link>& link, const wire::Frame& frame) {
   assert(world_.service.on_thread());
+  note(link);
   if (frame.type == wire::Type::auth && !link->trusted) {
     link->trusted = equal(wire::get<wire::Auth>(frame).mac,
                           know_key(world_.policy().link().key, 'i', link->peer_nonce, link->nonce));
     if (!link->trusted) {
       world_.counters.count(Counter::auth_failures);
+      link->who->count(Number::auth_failures);
       world_.log.warn("a peer does not know the key of the policy's link.key_file");
       end(link, "wrong key");
     } else {
+      link->who->admit(observe::PeerLevel::key);
       world_.service.cancel(std::exchange(link->timer, 0));
       look_if_idle(link);
     }
@@ -260,6 +273,7 @@ void Owner::on_frame(const std::shared_ptr<Link>& link, const wire::Frame& frame
   }
   if (!link->trusted) {
     world_.counters.count(Counter::auth_failures);
+    link->who->count(Number::auth_failures);
     end(link, "not authenticated");
   } else if (frame.type == wire::Type::bind || frame.type == wire::Type::probe) {
     on_bind(link, wire::get<wire::Bind>(frame), frame.type == wire::Type::probe);
@@ -276,6 +290,7 @@ void Owner::on_frame(const std::shared_ptr<Link>& link, const wire::Frame& frame
     on_companion(link, wire::get<wire::Companion>(frame));
   } else {
     world_.counters.count(Counter::malformed_messages);
+    link->who->count(Number::malformed_messages);
     end(link, "unexpected message");
   }
 }
@@ -297,6 +312,8 @@ bool Owner::is_here(const wire::Bind& bind) const {
 void Owner::on_bind(const std::shared_ptr<Link>& link, const wire::Bind& bind, bool probe) {
   const bool known = link->bound.contains(bind.handle);
   if ((!known && link->bound.size() >= bound_max) || link->waits.size() >= bound_max) {
+    link->who->count(link->waits.size() >= bound_max ? Number::bound_waiting_binds
+                                                     : Number::bound_qps_bound);
     if (world_.log.every("bound", 10))
       world_.log.warn("a peer process has {} queue pairs bound here, or waiting for it, and asks "
                       "for more; refused",
@@ -314,10 +331,13 @@ void Owner::on_bind(const std::shared_ptr<Link>& link, const wire::Bind& bind, b
   // A target connected to somebody else may be about to be reset and connected anew, as much as one
   // not connected yet: its peer asks because it has been told this number.
   const bool waits = result == Answer::not_ready || result == Answer::mismatch;
-  if (waits && waiting_.size() < waiting_max)
+  if (waits && waiting_.size() < waiting_max) {
     wait_for(link, bind, probe, result);
-  else
+  } else {
+    if (waits)
+      link->who->count(Number::bound_waiting_binds);
     answer(link, bind, probe, result, qp);
+  }
   look_if_idle(link);
 }
 
@@ -358,6 +378,7 @@ void Owner::wait_no_more(uint64_t wait) {
 // bind the moment it is told of it.
 void Owner::answer(const std::shared_ptr<Link>& link, const wire::Bind& bind, bool probe,
                    Answer answer, const LocalQp& qp) {
+  note(link);
   std::optional<wire::Claim> claim;
   if (!probe) {
     if (link->bound[bind.handle].handle != qp.handle)
@@ -445,6 +466,7 @@ Answer Owner::make_companion(const std::shared_ptr<Link>& link, const wire::Comp
   }
   std::erase_if(link->channels, [](const auto& c) { return c.end->down(); });
   if (link->channels.size() >= channels_max) {
+    link->who->count(Number::bound_channels);
     if (world_.log.every("channels", 10))
       world_.log.warn("a peer process has {} channels here and asks for more; refused",
                       channels_max);
@@ -454,8 +476,10 @@ Answer Owner::make_companion(const std::shared_ptr<Link>& link, const wire::Comp
   if (request.credits >= 1 && request.message_max > 256)
     if (const auto device = devices_.get(qp.device))
       channel = Companion::create(world_, device, Channel::Role::server, protocol, request.credits);
-  if (channel)
+  if (channel) {
     channel->set_party(link->party);
+    channel->set_peer(link->who);
+  }
   for (const auto& [peers, mine] : link->bound)
     if (channel && mine.device == qp.device)
       channel->bind(mine.handle, peers, link->vouched);
@@ -504,6 +528,8 @@ void Owner::give_opening_up(uint64_t number) {
   const Opening& late = opening_.at(number);
   if (const auto channel = late.end.lock()) {
     channel->close();
+    if (opening_.size() > opening_max)
+      channel->peer()->count(Number::bound_companions);
     if (const auto link = late.link.lock()) // else its receives go when the next is asked for
       std::erase_if(link->channels, [&](const auto& c) { return c.end == channel; });
   }

@@ -5,6 +5,7 @@
 #include "link/connection.h"
 #include "link/device.h"
 #include "link/directory.h"
+#include "link/peers.h"
 #include "link/protocols.h"
 #include "link/slots.h"
 
@@ -32,13 +33,15 @@ struct Link;
 class Owner {
 public:
   Owner(World& world, Directory& directory, Devices& devices, const Protocols& protocols,
-        const wire::Id& process)
+        const wire::Id& process, Peers& peers)
       : world_(world), directory_(directory), devices_(devices), protocols_(protocols),
-        process_(process) {}
+        process_(process), peers_(peers) {}
 
   void accept(int fd, const wire::Hello& hello);
   // A queue pair of this process has reached RTR: binds that waited for that number are looked at.
   void retry_waiting(uint32_t qpn);
+  // What there is of each link (Peers::make()).
+  void collect();
 
 private:
   using Link = owning::Link;
@@ -66,6 +69,9 @@ private:
   bool is_stranger(const Link& link) const;
   bool make_room_for_link();
   void end(const std::shared_ptr<Link>& link, const char* why);
+  // owner_peers.cpp
+  void meet(const std::shared_ptr<Link>& link);
+  void note(const std::shared_ptr<Link>& link);
   // owner_proof.cpp
   void on_claim(const std::shared_ptr<Link>& link, const wire::Claim& claim);
   wire::Answer make_claim(const std::shared_ptr<Link>& link, const wire::Claim& asked,
@@ -81,6 +87,7 @@ private:
   Devices& devices_;
   const Protocols& protocols_;
   const wire::Id process_;
+  Peers& peers_;
   std::set<std::shared_ptr<Link>> links_;
   std::map<wire::Id, std::weak_ptr<Link>> by_ticket_;
   std::deque<std::weak_ptr<Link>> away_; // whose connections were lost, in that order

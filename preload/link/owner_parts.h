@@ -4,6 +4,7 @@
 
 #include "link/companion.h"
 #include "link/connection.h"
+#include "link/peers.h"
 #include "link/proof.h"
 #include "link/slots.h"
 #include "link/wire.h"
@@ -28,6 +29,7 @@ struct Bound {
   uint64_t wait = 0;
   wire::Bind bind{};                // as the peer asked for it
   std::optional<wire::Claim> claim; // came while it was waited for
+  bool proven = false;
 };
 
 struct Channel {
@@ -51,6 +53,9 @@ struct Claim {
 struct Link {
   std::shared_ptr<Connection> connection;
   wire::Id peer{}; // its process
+  std::shared_ptr<Peer> who;
+  Peer::Now now;     // as `who` is to have it, unless
+  bool noted = true; // it is to be looked at anew
   wire::Id peer_nonce{};
   wire::Id nonce{};
   wire::Id ticket{};

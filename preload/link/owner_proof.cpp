@@ -13,6 +13,7 @@
 namespace adverb::link {
 
 using observe::Counter;
+using Number = Peer::Number;
 using wire::Answer;
 
 namespace {
@@ -57,8 +58,10 @@ Answer Owner::make_claim(const std::shared_ptr<Link>& link, const wire::Claim& a
   if (qp.is_virtual && !qp.is_virtual(asked.key))
     return Answer::real_key;
   if (link->claims.size() >= claims_max ||
-      (link->failed >= failed_max && world_.clock.now() - link->failed_since < failed_within))
+      (link->failed >= failed_max && world_.clock.now() - link->failed_since < failed_within)) {
+    link->who->count(Number::bound_slots);
     return Answer::not_there;
+  }
   const SlotKind kind = slot_kind_for(qp.access, qp.responder_resources);
   if (kind == SlotKind::none)
     return Answer::refused; // what it lets its peer do leaves no way to prove anything
@@ -154,10 +157,13 @@ void Owner::on_prove(const std::shared_ptr<Link>& link, const wire::Prove& prove
   give_up(link, prove.handle, answer == Answer::ok);
   if (answer == Answer::refused || (answer == Answer::not_there && wrong)) {
     world_.counters.count(Counter::auth_failures);
+    link->who->count(Number::auth_failures);
     if (world_.log.every("proof", 10))
       world_.log.warn("a peer could not prove that a queue pair it speaks for is its own; refused");
   } else if (answer == Answer::ok) {
     world_.counters.count(Counter::qps_proven);
+    link->bound.at(prove.handle).proven = true;
+    note(link);
   }
   ack.answer = static_cast<uint32_t>(answer);
   link->connection->send(wire::frame(ack));

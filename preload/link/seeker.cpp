@@ -38,8 +38,8 @@ uint32_t patience_of(const LocalQp& qp) {
 
 } // namespace
 
-Seeker::Seeker(World& world, Devices& devices, const wire::Id& process)
-    : world_(world), devices_(devices), process_(process) {}
+Seeker::Seeker(World& world, Devices& devices, const wire::Id& process, Peers& peers)
+    : world_(world), devices_(devices), process_(process), peers_(peers) {}
 
 Seeker::~Seeker() = default;
 
@@ -96,6 +96,7 @@ void Seeker::unbind(uint64_t handle) {
   }
   bound_.erase(at);
   claims_.erase(handle);
+  peers_.publish_soon();
 }
 
 void Seeker::finish(const std::shared_ptr<Search>& search, Bound bound) {
@@ -176,7 +177,8 @@ void Seeker::ask(const std::shared_ptr<Link>& link, const std::shared_ptr<Search
       before != bound_.end() && before->second.link.lock() != link)
     unbind(bind.handle);
   std::erase(link->unbound, bind.handle);
-  bound_[bind.handle] = {link, bind, 0, seeking::path_key(search->qp, search->protocol->id())};
+  bound_[bind.handle] = {link, bind, 0, seeking::path_key(search->qp, search->protocol->id()),
+                         false};
   link->connection->send(wire::frame(bind));
   want_channel(link, search);
   claims_.erase(bind.handle);
@@ -260,6 +262,7 @@ void Seeker::on_bind_ack(const std::shared_ptr<Link>& link, const wire::BindAck&
     go_on(search);
     break;
   case Answer::no_resources:
+    link->who->count(Peer::Number::bound_qps_bound);
     finish(search, {Verdict::refused, nullptr, 0, "it serves no more queue pairs of this process"});
     break;
   default:

@@ -4,6 +4,7 @@
 
 #include "link/device.h"
 #include "link/links.h"
+#include "link/peers.h"
 #include "link/proof.h"
 #include "link/wire.h"
 #include "world/sync.h"
@@ -36,7 +37,7 @@ struct Claim;
 // Service thread only.
 class Seeker {
 public:
-  Seeker(World& world, Devices& devices, const wire::Id& process);
+  Seeker(World& world, Devices& devices, const wire::Id& process, Peers& peers);
   ~Seeker();
   Seeker(const Seeker&) = delete;
   Seeker& operator=(const Seeker&) = delete;
@@ -49,6 +50,8 @@ public:
   bool has_met(const LocalQp& qp, uint8_t protocol) const;
   void claim(uint64_t handle, uint32_t key, std::function<void(const Offer&)> offered);
   void prove(uint64_t handle, const wire::Share& read, std::function<void(wire::Answer)> done);
+  // What there is of each link (Peers::make()).
+  void collect();
 
 private:
   using Link = seeking::Link;
@@ -61,6 +64,7 @@ private:
     wire::Bind bind{};
     uint64_t remote_handle = 0; // once it is bound
     std::string path;           // of the link
+    bool proven = false;
   };
 
   void go_on(const std::shared_ptr<Search>& search);
@@ -112,9 +116,14 @@ private:
   bool fill(const Asked& asked, Claim& claim);
   void try_anew(const std::shared_ptr<Link>& link);
 
+  // seeker_peers.cpp
+  std::shared_ptr<Peer> meet(const std::string& host, const wire::Id& process, bool vouched);
+  void note_refused(const std::string& host, const wire::HelloAck& ack);
+
   World& world_;
   Devices& devices_;
   const wire::Id process_;
+  Peers& peers_;
   std::map<std::string, std::shared_ptr<Host>> hosts_;
   std::unordered_map<uint64_t, std::shared_ptr<Search>> searches_;
   std::unordered_map<uint64_t, Asked> bound_;

@@ -132,6 +132,8 @@ void Seeker::on_companion_ack(const std::shared_ptr<Link>& link, const wire::Com
       offer_held(link);
   };
   if (ack.answer != 0) {
+    if (ack.answer == static_cast<uint32_t>(Answer::no_resources))
+      link->who->count(Peer::Number::bound_channels);
     settle(ack.answer == static_cast<uint32_t>(Answer::no_such_protocol)
                ? "the peer's adverb does not serve what the channel is for"
                : "the peer cannot make a companion queue pair");
@@ -140,10 +142,12 @@ void Seeker::on_companion_ack(const std::shared_ptr<Link>& link, const wire::Com
   // With none nothing would ever be sent, and nobody would hear of it.
   if (ack.credits == 0 || ack.message_max <= message_least) {
     world_.counters.count(Counter::malformed_messages);
+    link->who->count(Peer::Number::malformed_messages);
     settle("the peer's companion queue pair takes no messages");
     return;
   }
   path.answered = ack;
+  path.channel->set_peer(link->who);
   const auto bytes = std::as_bytes(std::span(path.asked.nonce));
   if (path.channel->connect(path.qp,
                             {ack.qpn, ack.psn, ack.credits, ack.message_max, ack.protocol_version,

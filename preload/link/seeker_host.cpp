@@ -205,6 +205,7 @@ void Seeker::lost(const std::shared_ptr<Link>& link, const char* why) {
 // The link is no more, and what went over it neither.
 void Seeker::give_up(const std::shared_ptr<Link>& link, const char* why) {
   link->ended = true;
+  link->who->change();
   world_.counters.count(Counter::links_down);
   if (std::erase_if(bound_, [&](const auto& entry) { return entry.second.link.lock() == link; }) !=
       0)
@@ -222,6 +223,7 @@ void Seeker::give_up(const std::shared_ptr<Link>& link, const char* why) {
 
 void Seeker::on_frame(const std::shared_ptr<Link>& link, const wire::Frame& frame) {
   assert(world_.service.on_thread());
+  peers_.publish_soon();
   if (frame.type == wire::Type::banner && !link->ready)
     link->greeted = true;
   else if (frame.type == wire::Type::hello_ack && !link->ready)
@@ -236,6 +238,8 @@ void Seeker::on_frame(const std::shared_ptr<Link>& link, const wire::Frame& fram
     on_companion_ack(link, wire::get<wire::CompanionAck>(frame));
   else {
     world_.counters.count(Counter::malformed_messages);
+    if (link->who)
+      link->who->count(Peer::Number::malformed_messages);
     link->connection->close();
     lost(link, "unexpected message");
   }
@@ -279,6 +283,7 @@ void Seeker::on_hello_ack(const std::shared_ptr<Link>& link, const wire::HelloAc
   if (const char* const why = judge(ack, link->nonce, link->host, answer); why != nullptr) {
     link->ended = true;
     link->connection->close();
+    note_refused(link->host, ack);
     no_link(host, link, answer, Why::process, why);
     return;
   }
@@ -291,6 +296,7 @@ void Seeker::on_hello_ack(const std::shared_ptr<Link>& link, const wire::HelloAc
   link->owner_nonce = ack.nonce;
   link->vouched = is_vouched_for(world_.policy().link(), link->connection->fd());
   link->ticket = ack.ticket;
+  link->who = meet(link->host, link->peer, link->vouched);
   host.known = true;
   host.stock_until = {};
   host.silences = 0;

@@ -5,6 +5,7 @@
 #include "link/companion.h"
 #include "link/connection.h"
 #include "link/links.h"
+#include "link/peers.h"
 #include "link/proof.h"
 #include "link/wire.h"
 
@@ -64,10 +65,11 @@ struct Link {
   std::string host;
   wire::Id nonce{};
   wire::Id owner_nonce{};
-  wire::Id peer{};       // its process
-  wire::Id ticket{};     // by which this goes on over another connection
-  bool standing = false; // its connection
-  bool greeted = false;  // by a broker
+  wire::Id peer{};           // its process
+  std::shared_ptr<Peer> who; // once it is ready
+  wire::Id ticket{};         // by which this goes on over another connection
+  bool standing = false;     // its connection
+  bool greeted = false;      // by a broker
   bool ready = false;
   bool ended = false;
   bool vouched = false;   // the owner needs no proof

@@ -75,6 +75,7 @@ void Seeker::on_slot(const std::shared_ptr<Link>& link, const wire::Slot& slot) 
   // No address of the peer's choice is ever written to.
   if (offer.answer == Answer::ok && (!is_remote(offer.kind) || slot.index >= slots_of_a_kind)) {
     world_.counters.count(Counter::malformed_messages);
+    link->who->count(Peer::Number::malformed_messages);
     offer.answer = Answer::refused;
   }
   if (offer.answer != Answer::ok) {
@@ -195,13 +196,17 @@ void Seeker::on_prove_ack(const std::shared_ptr<Link>& link, const wire::ProveAc
   if (answer == Answer::ok && !equal(ack.mac, claim->expected)) {
     answer = Answer::refused;
     world_.counters.count(Counter::auth_failures);
+    link->who->count(Peer::Number::auth_failures);
     if (world_.log.every("proof", 10))
       world_.log.warn("who answers for {} could not prove to be the other end of a queue pair; "
                       "nothing is sent there",
                       link->host);
   }
-  if (answer == Answer::ok)
+  if (answer == Answer::ok) {
     host_of(link->host).proven = true;
+    if (const auto asked = bound_.find(ack.handle); asked != bound_.end())
+      asked->second.proven = true;
+  }
   claim->done(answer);
 }
 

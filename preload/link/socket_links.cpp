@@ -6,6 +6,7 @@
 #include "link/directory.h"
 #include "link/identity.h"
 #include "link/owner.h"
+#include "link/peers.h"
 #include "link/protocols.h"
 #include "link/seeker.h"
 #include "world/world.h"
@@ -57,8 +58,12 @@ private:
   Protocols protocols_;
   Devices devices_{world_};
   Directory directory_;
-  Owner owner_{world_, directory_, devices_, protocols_, process_};
-  Seeker seeker_{world_, devices_, process_};
+  const std::shared_ptr<Peers> peers_ = Peers::make(world_, [this] {
+    owner_.collect();
+    seeker_.collect();
+  });
+  Owner owner_{world_, directory_, devices_, protocols_, process_, *peers_};
+  Seeker seeker_{world_, devices_, process_, *peers_};
   Broker broker_{world_, world_.policy().link().port,
                  [this](int fd, const wire::Hello& hello) { owner_.accept(fd, hello); },
                  broker_start(world_.policy().link(), world_.log)};
@@ -142,6 +147,7 @@ void SocketLinks::await_probes() noexcept {
   std::unique_lock hold(probes_lock_);
   probes_answered_.wait_until(hold, std::chrono::system_clock::now() + farewell,
                               [this] { return probes_ == 0; });
+  peers_->publish_last();
 }
 
 } // namespace

@@ -293,6 +293,11 @@ bool Regions::is_virtual(uint32_t key) const {
   return find_virtual(key, held) != nullptr;
 }
 
+bool Regions::exists(uint32_t key) const {
+  const Shared held(lock_);
+  return find_key(key, held) != nullptr;
+}
+
 std::shared_ptr<Key> Regions::key_token(uint32_t key) const {
   const Shared held(lock_);
   const Region* region = find_virtual(key, held);

@@ -99,6 +99,8 @@ public:
   bool may_be_virtual(uint32_t key) const noexcept { return filter_.may_hold(key); }
   // Whether there is any such region. Takes no lock, either.
   bool has_virtual() const noexcept { return filter_.holds_any(); }
+  // Some region lives under the key, as far as regions are made by this library.
+  bool exists(uint32_t key) const;
   // A key that only ever names such regions, whether one lives under it now or not.
   bool is_reserved(uint32_t key) const { return keys_.owns(key); }
   // For a peer, who keeps that a key is not.

@@ -1,17 +1,51 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // What a key of this process is.
 #include "transfer/handler.h"
+#include "world/world.h"
+
+#include <utility>
 
 namespace adverb::transfer {
+
+using Number = link::Peer::Number;
+using observe::Counter;
+
+void answer(World& world, link::Peer* peer, OfKey of, ReplyToken token) {
+  if (of.missed)
+    world.counters.count(Counter::key_misses);
+  if (peer == nullptr)
+    return token.answer(of.status);
+  if (of.missed)
+    peer->count(Number::key_misses);
+  const auto wait = peer->misses.wait(world.clock.now(), of.missed);
+  if (wait.count() == 0)
+    return token.answer(of.status);
+  peer->count(Number::bound_key_misses);
+  if (world.log.every("key-misses", 10))
+    world.log.warn("a peer on {} asks for more than {} keys in a second that do not exist; it is "
+                   "answered later",
+                   peer->address(), link::Peer::misses_a_second);
+  // What is true of a key now stays true (registration/regions.h).
+  world.service.after(wait, [status = of.status, kept = std::make_shared<ReplyToken>(
+                                                     std::move(token))] { kept->answer(status); });
+}
+
+void answer_not_virtual(World& world, link::Peer* peer, const registration::Regions& regions,
+                        uint32_t key, ReplyToken token) {
+  answer(world, peer, {Status::not_virtual, !regions.exists(key)}, std::move(token));
+}
 
 void run_query(const Request& request, ReplyToken token) {
   if (request.target == nullptr)
     return token.answer(Status::refused);
+  if (request.peer != nullptr)
+    request.peer->count(Number::key_queries);
   auto& regions = request.target->regions();
-  if (!regions.is_virtual_to_peer(request.header.key))
-    return token.answer(Status::not_virtual);
-  request.told.tell(regions, request.header.key);
-  token.answer(Status::ok);
+  const uint32_t key = request.header.key;
+  if (!regions.is_virtual_to_peer(key))
+    return answer_not_virtual(request.world, request.peer, regions, key, std::move(token));
+  request.told.tell(regions, key);
+  answer(request.world, request.peer, {Status::ok, false}, std::move(token));
 }
 
 } // namespace adverb::transfer

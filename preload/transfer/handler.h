@@ -38,8 +38,9 @@ struct Request {
   // pair is not bound to it. With it goes what it keeps of that.
   Target* target;
   Binding* binding;
-  bool brought;   // its bytes by ReplyToken::bring(), a moment ago
-  ToldKeys& told; // to be asked before the peer is told of a key; those of the row's are
+  bool brought;     // its bytes by ReplyToken::bring(), a moment ago
+  ToldKeys& told;   // to be asked before the peer is told of a key; those of the row's are
+  link::Peer* peer; // null: nobody keeps what is known of it
 };
 
 // Bytes that go between a request's message and the program's memory.
@@ -91,6 +92,17 @@ private:
   std::shared_ptr<Responder> responder_; // null: answered
   uint32_t slot_;
 };
+
+// What a peer is told of a key alone. Where that names nothing at all it is a miss: who has more of
+// these in a second than link::Peer::misses allows hears all of this later, and others do not.
+struct OfKey {
+  Status status;
+  bool missed;
+};
+void answer(World& world, link::Peer* peer, OfKey of, ReplyToken token);
+// The same for a key that a request needs to be virtual.
+void answer_not_virtual(World& world, link::Peer* peer, const registration::Regions& regions,
+                        uint32_t key, ReplyToken token);
 
 // Runs under the progress lock and waits for nothing: the program's memory it leaves to
 // ReplyToken::copy(). It may keep the token and answer later; what it touches then of targets it

@@ -104,8 +104,21 @@ bool Initiator::lost() const {
   return lost_;
 }
 
+// Replies in one message, of which the first is this.
+void Initiator::count(const ReplyHeader& first, uint32_t replies) {
+  if (channel_->peer() == nullptr)
+    return;
+  const auto kind = static_cast<Kind>(first.kind);
+  if (kind == Kind::query)
+    channel_->peer()->count(link::Peer::Number::key_queries);
+  else if (kind != Kind::release)
+    channel_->peer()->count(link::Peer::Number::requests, replies);
+}
+
 void Initiator::reject(const char* what, size_t bytes) {
   world_.counters.count(Counter::malformed_messages);
+  if (channel_->peer() != nullptr)
+    channel_->peer()->count(link::Peer::Number::malformed_messages);
   if (world_.log.every("malformed-reply", 10))
     world_.log.error("a peer sent {} of {} bytes; closing the link", what, bytes);
   channel_->close();
@@ -119,12 +132,14 @@ void Initiator::on_message(link::RxBuffer message) {
   auto rest = message.bytes();
   const auto first = next_reply(rest);
   bool good = first.has_value();
-  while (good && !rest.empty()) {
+  uint32_t replies = 1;
+  for (; good && !rest.empty(); ++replies) {
     const auto next = next_reply(rest);
     good = next && next->header.source == first->header.source;
   }
   if (!good)
     return reject("a malformed reply", message.bytes().size());
+  count(first->header, replies);
   Source* source = nullptr;
   {
     const std::lock_guard hold(lock_);

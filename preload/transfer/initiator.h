@@ -103,6 +103,7 @@ private:
   };
   bool may_begin(const Attached* attached) const; // under the lock
   void resume();
+  void count(const ReplyHeader& first, uint32_t replies);
   void reject(const char* what, size_t bytes);
   void on_notice(link::RxBuffer message);
   void acknowledge();

@@ -157,6 +157,8 @@ void Responder::take_note() {
 
 void Responder::reject(const char* what, size_t bytes) {
   world_.counters.count(Counter::malformed_messages);
+  if (channel_->peer() != nullptr)
+    channel_->peer()->count(link::Peer::Number::malformed_messages);
   if (world_.log.every("malformed-request", 10))
     world_.log.error("a peer sent {} of {} bytes; closing the link", what, bytes);
   channel_->close();
@@ -260,6 +262,8 @@ void Responder::note_unbound(const RequestHeader& r) {
   if (r.target == 0 || channel_->binding(r.target, r.source) != Binding::none)
     return; // it was sent before the peer unbound, or the queue pair has ended here
   world_.counters.count(Counter::requests_unbound);
+  if (channel_->peer() != nullptr)
+    channel_->peer()->count(link::Peer::Number::requests_unbound);
   if (world_.log.every("unbound-request", 60))
     world_.log.warn("a peer asked in the name of a queue pair that it is not bound to, or "
                     "has not proven to be its own; refused");
@@ -313,12 +317,15 @@ Responder::Started Responder::start(uint32_t index) {
   slot.target = target;
   try {
     ReplyToken token(shared_from_this(), index);
-    if (const auto status = judge(row, slot.header, target))
+    if (const auto status = judge(row, slot.header, target); status == Status::not_virtual)
+      answer_not_virtual(world_, channel_->peer(), target->regions(), slot.header.key,
+                         std::move(token));
+    else if (status)
       token.answer(*status);
     else
       row.run({world_, slot.header, slot.payload, target,
                target != nullptr ? &target->binding(*channel_) : nullptr,
-               std::exchange(slot.brought, false), *told_},
+               std::exchange(slot.brought, false), *told_, channel_->peer()},
               std::move(token));
   } catch (const std::exception& e) { // the token has answered
     world_.counters.count(Counter::exceptions_caught);
@@ -473,6 +480,9 @@ bool Responder::finish(Slot& slot, Target* target) {
                       "or protected after registering it; the peer gets an error",
                       slot.header.total);
   }
+  if (slot.row->order == Order::queue_pair && slot.status == Status::ok &&
+      channel_->peer() != nullptr)
+    channel_->peer()->count(link::Peer::Number::requests);
   if (slot.left != 0 && !channel_->down()) {
     take_next(slot);
     return false;

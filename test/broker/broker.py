@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -52,12 +53,12 @@ def brokers():
 class Programs:
     """Runs pairs of processes that send each other requests on unpinned memory."""
 
-    def __init__(self, scratch):
+    def __init__(self, scratch, link=None):
         self.scratch = scratch
         self.fabric = f"adverb-broker.{os.getpid()}"
         policy = os.path.join(scratch, "policy.json")
         with open(policy, "w", encoding="utf-8") as file:
-            json.dump({"version": 1, "link": {"port": PORT}, "rules": [{"register": "none"}],
+            json.dump({"version": 1, "link": {"port": PORT, **(link or {})}, "rules": [{"register": "none"}],
                        "log": {"file": os.path.join(scratch, "log.%p")}}, file)
         runtime = re.findall(r"(\S*lib[at]san\.so\S*) \(", subprocess.run(
             ["ldd", PROGRAM], capture_output=True, text=True, check=True).stdout)
@@ -67,7 +68,14 @@ class Programs:
 
     def idle(self):
         """A pair that is linked and then does nothing, until ended"""
-        pair = subprocess.Popen([PROGRAM, "idle", "600"], env=self.environment, start_new_session=True,
+        return self.begin("idle", "600")
+
+    def busy(self):
+        """A pair of which one asks the other all the time, until ended"""
+        return self.begin("read", "8", "1", "1000000000")
+
+    def begin(self, *what):
+        pair = subprocess.Popen([PROGRAM, *what], env=self.environment, start_new_session=True,
                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.running.append(pair)
         return pair
@@ -243,6 +251,99 @@ def what_it_says(programs):
     assert not left, f"it leaves {left}"
 
 
+def peers_of(pid, *options):
+    command = os.path.join(os.path.dirname(LIBRARY), "tools/adverb")
+    shown = subprocess.run([command, "stat", "-p", str(pid), "--peers", *options], capture_output=True, text=True,
+                           check=False)
+    if "--json" not in options:
+        return shown.stdout
+    return json.loads(shown.stdout)["peers"] if shown.returncode == 0 else []  # it has used no device yet
+
+
+def served(pid):
+    """The peers that asked it for something and have been served"""
+    return [peer for peer in peers_of(pid, "--json") if peer["role"] == "initiator" and peer["requests"] > 0]
+
+
+def stat_shows_a_peer(programs, level="vouched", proven=0):
+    pair = programs.busy()
+    assert until(lambda: linked(pair), 10)
+    pids = [pair.pid, *children(pair.pid)]
+    assert until(lambda: any(served(pid) for pid in pids), 10), f"nobody was served: {[peers_of(p) for p in pids]}"
+    owner = next(pid for pid in pids if served(pid))
+    peer, = served(owner)
+    expected = {"address": "127.0.0.1", "level": level, "processes": 1, "links": 1, "channels": 1, "qps_bound": 1,
+                "qps_proven": proven, "auth_failures": 0, "requests_unbound": 0, "malformed_messages": 0}
+    assert until(lambda: all(served(owner)[0][name] == value for name, value in expected.items()), 10), served(owner)
+    assert not any(peer["bounds_hit"].values()), peer
+    # The other one says the same of it, from its side.
+    other, = (pid for pid in pids if pid != owner)
+    asked = [p for p in peers_of(other, "--json") if p["role"] == "owner"]
+    assert [(p["level"], p["links"], p["qps_proven"]) for p in asked] == [(level, 1, proven)], asked
+    table = peers_of(owner)
+    assert "127.0.0.1" in table and level in table and peer["process"][:8] in table, table
+
+
+def stat_shows_a_proven_peer(programs):
+    proving = Programs(programs.scratch, {"proof": "all"})
+    try:
+        stat_shows_a_peer(proving, "host", 1)
+    finally:
+        proving.close()
+
+
+MAGIC, VERSION = 0x42564441, 2
+HELLO, HELLO_ACK, AUTH, BANNER = 1, 2, 3, 12
+
+
+def frame(kind, payload):
+    return struct.pack("<IHHI", MAGIC, VERSION, kind, len(payload)) + payload
+
+
+def hear(stranger):
+    header = stranger.recv(12, socket.MSG_WAITALL)
+    _, _, kind, length = struct.unpack("<IHHI", header)
+    return kind, stranger.recv(length, socket.MSG_WAITALL)
+
+
+def stat_shows_who_was_refused(programs):
+    key = os.path.join(programs.scratch, "key")
+    with open(os.open(key, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8") as file:
+        file.write("only these know it")
+    keyed = Programs(programs.scratch, {"key_file": key})
+    try:
+        pair = keyed.busy()
+        assert until(lambda: linked(pair), 10)
+        pids = [pair.pid, *children(pair.pid)]
+        assert until(lambda: any(served(pid) for pid in pids), 10), "nobody was served"
+        # Somebody who does not know the key asks for one queue pair after another, until one is somebody's.
+        process = bytes(range(16))
+        for number in range(2, 256):
+            with socket.create_connection(("127.0.0.1", PORT), timeout=10) as stranger:
+                stranger.sendall(frame(HELLO, process + bytes(32) + struct.pack("<IIHHI", 1 << 14 | number, 0,
+                                                                                VERSION, VERSION, 0)))
+                kind, payload = hear(stranger)
+                assert kind == BANNER
+                kind, payload = hear(stranger)
+                assert kind == HELLO_ACK
+                answer, = struct.unpack_from("<I", payload, 64)
+                if answer == 0:
+                    stranger.sendall(frame(AUTH, bytes(32)))
+                    assert stranger.recv(1) == b"", "it is not refused"
+                    break
+        else:
+            raise AssertionError("no queue pair is anybody's")
+        refused = lambda: [peer for pid in pids for peer in peers_of(pid, "--json")
+                           if peer["process"] == process.hex() and peer["auth_failures"] == 1]
+        assert until(refused, 10), [peers_of(pid) for pid in pids]
+        peer, = refused()
+        assert (peer["role"], peer["level"], peer["links"], peer["qps_bound"]) == ("initiator", "none", 0, 0), peer
+        honest = [peer for pid in pids for peer in served(pid)]
+        assert honest and all(peer["level"] == "key" and peer["auth_failures"] == 0 for peer in honest), honest
+    finally:
+        keyed.close()
+
+
 CASES = {
     "the broker is nobody's child and holds nothing of the program that started it": nobodys_child,
     "the broker ends when the last program has, not before": ends_with_the_last,
@@ -250,6 +351,9 @@ CASES = {
     "links are made while the program that started the broker is stopped": a_stopped_program,
     "links are made after the broker was killed": a_killed_one,
     "a broker says what it cannot do, and what it has done, where who started it can see it": what_it_says,
+    "adverb stat shows a peer whom the kernel vouches for": stat_shows_a_peer,
+    "adverb stat shows a peer that has proven its queue pair": stat_shows_a_proven_peer,
+    "adverb stat shows a peer that was refused, and one that has the key": stat_shows_who_was_refused,
     "a broker started by hand serves the programs that come after it": started_by_hand,
     "a broker started by systemd's sockets serves all, as nobody": started_by_its_sockets,
 }
