@@ -17,11 +17,14 @@ namespace {
 constexpr const char* usage =
     "usage: adverb doctor [OPTION]...\n"
     "Checks what adverb needs of this host: devices, limits, libraries, the broker's port.\n\n"
-    "  --peer IP[:PORT]  also whether that host's adverb can be reached ([IP]:PORT for IPv6)\n"
+    "  --peer IP[:PORT]  also the steps to a link with that host, up to the first that fails: the\n"
+    "                    device on the path, connection, banner, hello, the slot that queue pairs\n"
+    "                    are proven by, and the level a link would have ([IP]:PORT for IPv6)\n"
     "  --json            one array for machines\n"
     "  --help            this text\n\n"
-    "Each line reads ok, warn (works, but less or slower) or FAIL. Exit status: 0 if nothing\n"
-    "FAILs, 1 otherwise, 2 if adverb was called wrongly.\n";
+    "Each line reads ok, warn (works, but less or slower), FAIL or - (not looked at). Exit "
+    "status:\n"
+    "0 if nothing FAILs, 1 otherwise, 2 if adverb was called wrongly.\n";
 
 struct Options {
   bool json = false;
@@ -66,7 +69,7 @@ std::optional<int> parse(int argc, char** argv, Options& options) {
 }
 
 const char* level_text(Check::Level level) {
-  constexpr const char* texts[] = {"ok", "warn", "FAIL"};
+  constexpr const char* texts[] = {"ok", "warn", "FAIL", "-"};
   return texts[static_cast<size_t>(level)];
 }
 
@@ -110,14 +113,14 @@ int cmd_doctor(int argc, char** argv) {
   check_libraries(report);
   const policy::Loaded loaded = check_policy(report);
   const policy::LinkSettings link = loaded ? loaded.policy->link() : policy::LinkSettings{};
-  check_devices(report);
-  check_host(report, loaded ? loaded.policy->staging() : uint64_t{16} << 20);
   const HostFiles host;
+  check_devices(report, host);
+  check_host(report, loaded ? loaded.policy->staging() : uint64_t{16} << 20);
   check_iommu(report, host);
   check_module(report, host);
   check_broker(report, link);
   if (options.peer)
-    check_peer(report, link, *options.peer);
+    check_peer(report, link, *options.peer, {host, register_slots});
 
   if (options.json)
     print_json(report);

@@ -7,6 +7,7 @@
 #include "policy/settings.h"
 #include "tools/host_files.h"
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,7 +15,7 @@
 namespace adverb::tools {
 
 struct Check {
-  enum class Level : unsigned char { ok, warn, fail };
+  enum class Level : unsigned char { ok, warn, fail, not_reached };
   Level level;
   std::string what;
   std::string finding;
@@ -34,12 +35,12 @@ public:
   void fail(std::string what, std::string finding, std::string remedy) {
     add(Check::Level::fail, std::move(what), std::move(finding), std::move(remedy));
   }
-  const std::vector<Check>& checks() const { return checks_; }
-
-private:
   void add(Check::Level level, std::string what, std::string finding, std::string remedy) {
     checks_.push_back({level, std::move(what), std::move(finding), std::move(remedy)});
   }
+  const std::vector<Check>& checks() const { return checks_; }
+
+private:
   std::vector<Check> checks_;
 };
 
@@ -53,12 +54,21 @@ struct PeerAddress {
 };
 bool parse_peer(const std::string& text, PeerAddress& out);
 
+// What a walk to a peer needs of this host.
+struct ThisHost {
+  const HostFiles& files;
+  // Whether that RDMA device registers memory as queue pairs are proven by. errno value.
+  std::function<int(const std::string& device)> register_slots;
+};
+
 void check_libraries(Report& report);                                // doctor_library.cpp
-void check_devices(Report& report);                                  // doctor_device.cpp
+void check_devices(Report& report, const HostFiles& host);           // doctor_device.cpp
+int register_slots(const std::string& device);                       // the same
 void check_host(Report& report, uint64_t staging);                   // doctor_host.cpp
 void check_iommu(Report& report, const HostFiles& host);             // doctor_iommu.cpp
 void check_broker(Report& report, const policy::LinkSettings& link); // doctor_peer.cpp
-void check_peer(Report& report, const policy::LinkSettings& link, const PeerAddress& peer);
+void check_peer(Report& report, const policy::LinkSettings& link, const PeerAddress& peer,
+                const ThisHost& here);
 
 // What can be seen of /dev/adverb.
 struct DeviceNode {

@@ -2,13 +2,16 @@
 // The RDMA devices this user can open, and what of them matters to adverb.
 #define FMT_HEADER_ONLY // the code of fmt; elsewhere its declarations do
 
+#include "link/slots.h"
 #include "tools/doctor.h"
+#include "tools/doctor_path.h"
 
 #include <cerrno>
 #include <climits>
 #include <cstring>
 #include <fstream>
 #include <memory>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -68,7 +71,7 @@ std::string abilities_of(ibv_context* context, int& ports) {
                      attr.orig_attr.max_mr, attr.orig_attr.max_cqe);
 }
 
-void check_device(Report& report, ibv_device* device) {
+void check_device(Report& report, ibv_device* device, const HostFiles& host) {
   const std::string what = std::string("device ") + ibv_get_device_name(device);
   const std::unique_ptr<ibv_context, int (*)(ibv_context*)> context(ibv_open_device(device),
                                                                     ibv_close_device);
@@ -91,11 +94,58 @@ void check_device(Report& report, ibv_device* device) {
   else
     report.warn(what, where + ": no active port", "bring its link up");
   report.ok(what, abilities);
+  for (const std::string& net_device : net_devices_elsewhere(host, ibv_get_device_name(device)))
+    report.warn(what, elsewhere(net_device), elsewhere_remedy);
+}
+
+// As link/slots.cpp does it.
+int register_slot(ibv_pd* pd, link::SlotKind kind, unsigned access) {
+  void* const memory =
+      mmap(nullptr, link::slot_page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED)
+    return errno;
+  errno = 0;
+  ibv_mr* const mr =
+      ibv_reg_mr_iova(pd, memory, link::slot_page, link::slot_address(kind, 0), access);
+  const int error = mr != nullptr ? 0 : errno != 0 ? errno : EIO;
+  if (mr != nullptr)
+    ibv_dereg_mr(mr);
+  munmap(memory, link::slot_page);
+  return error;
 }
 
 } // namespace
 
-void check_devices(Report& report) {
+int register_slots(const std::string& device) {
+  int error = ENODEV;
+  ibv_device** const list = ibv_get_device_list(nullptr);
+  for (ibv_device** one = list; one != nullptr && *one != nullptr; ++one) {
+    if (device != ibv_get_device_name(*one))
+      continue;
+    const std::unique_ptr<ibv_context, int (*)(ibv_context*)> context(ibv_open_device(*one),
+                                                                      ibv_close_device);
+    if (!context) {
+      error = errno;
+      break;
+    }
+    ibv_pd* const pd = ibv_alloc_pd(context.get());
+    if (pd == nullptr) {
+      error = errno;
+      break;
+    }
+    error =
+        register_slot(pd, link::SlotKind::write, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+    if (error == 0)
+      error = register_slot(pd, link::SlotKind::read, IBV_ACCESS_REMOTE_READ);
+    ibv_dealloc_pd(pd);
+    break;
+  }
+  if (list != nullptr)
+    ibv_free_device_list(list);
+  return error;
+}
+
+void check_devices(Report& report, const HostFiles& host) {
   int count = 0;
   ibv_device** list = ibv_get_device_list(&count);
   if (list == nullptr || count == 0)
@@ -103,7 +153,7 @@ void check_devices(Report& report) {
                 "load the NIC's driver, or make a software one: `rdma link add rxe0 type rxe "
                 "netdev NETDEV`");
   for (int i = 0; list != nullptr && i < count; ++i)
-    check_device(report, list[i]);
+    check_device(report, list[i], host);
   if (list != nullptr)
     ibv_free_device_list(list);
 }

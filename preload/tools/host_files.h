@@ -14,6 +14,7 @@ public:
 
   // Where `path`, absolute on that host, lies on this one.
   std::string at(const std::string& path) const { return root_ + path; }
+  bool is_this() const { return root_.empty(); } // not one that a test has laid out
   bool exists(const std::string& path) const;
   std::string first_line(const std::string& path) const;           // empty if it cannot be read
   std::string content(const std::string& path) const;              // the same

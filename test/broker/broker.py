@@ -344,6 +344,27 @@ def stat_shows_who_was_refused(programs):
         keyed.close()
 
 
+def doctor_is_answered(programs):
+    """The steps that need no queue pair, with the broker that a program has started"""
+    command = os.path.join(os.path.dirname(LIBRARY), "tools/adverb")
+
+    def walk():
+        done = subprocess.run([command, "doctor", "--peer", f"127.0.0.1:{PORT}", "--json"], capture_output=True,
+                              text=True, check=False, env={**os.environ, "ADVERB_POLICY": programs.environment[
+                                  "ADVERB_POLICY"]}, timeout=30)
+        start = "peer 127.0.0.1, "
+        return {check["what"][len(start):]: (check["status"], check["finding"])
+                for check in json.loads(done.stdout) if check["what"].startswith(start)}
+
+    nobody = walk()
+    assert nobody["connection"][0] == "FAIL" and "nothing serves port" in nobody["connection"][1], nobody
+    assert all(nobody[step][0] == "-" for step in ("banner", "hello", "slot", "level")), nobody
+    started(programs)
+    steps = walk()
+    assert all(steps[step][0] == "ok" for step in ("connection", "banner", "hello")), steps
+    assert "no such queue pair" in steps["hello"][1], steps
+
+
 CASES = {
     "the broker is nobody's child and holds nothing of the program that started it": nobodys_child,
     "the broker ends when the last program has, not before": ends_with_the_last,
@@ -354,6 +375,7 @@ CASES = {
     "adverb stat shows a peer whom the kernel vouches for": stat_shows_a_peer,
     "adverb stat shows a peer that has proven its queue pair": stat_shows_a_proven_peer,
     "adverb stat shows a peer that was refused, and one that has the key": stat_shows_who_was_refused,
+    "adverb doctor is answered by a broker, and says that nobody answers": doctor_is_answered,
     "a broker started by hand serves the programs that come after it": started_by_hand,
     "a broker started by systemd's sockets serves all, as nobody": started_by_its_sockets,
 }
