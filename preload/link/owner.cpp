@@ -12,7 +12,6 @@
 #include <chrono>
 #include <cstring>
 #include <set>
-#include <sys/resource.h>
 #include <unistd.h>
 #include <unordered_map>
 #include <utility>
@@ -36,21 +35,8 @@ constexpr std::chrono::seconds idle_due{5};
 // (seeker_away.cpp). And of those at most so many.
 constexpr std::chrono::seconds away_due{10};
 constexpr size_t away_max = 64;
-constexpr size_t links_max = 4096;  // and half as many as the process may have descriptors
 constexpr size_t bound_max = 4096;  // queue pairs of one peer process
 constexpr size_t channels_max = 64; // to one; a path and protocol needs one
-// A companion that is asked for costs the owner a queue pair and receives, its peer nothing until
-// its nonce has come: which takes a round trip.
-constexpr std::chrono::seconds opening_due{10};
-constexpr size_t opening_max = 512; // of all peers
-constexpr size_t waiting_max = 65536;
-
-size_t room_for_links() {
-  rlimit files{};
-  if (getrlimit(RLIMIT_NOFILE, &files) != 0)
-    return links_max;
-  return std::min<size_t>(links_max, std::max<rlim_t>(files.rlim_cur / 2, 16));
-}
 
 } // namespace
 
@@ -137,27 +123,6 @@ void Owner::accept(int fd, const wire::Hello& hello) {
     look_if_idle(link);
 }
 
-// It has shown nothing so far but numbers that anybody may know. Who opens a companion has the use
-// of the device at the address it speaks for; most need never prove more.
-bool Owner::is_stranger(const Link& link) const {
-  const bool knows_key = link.trusted && !world_.policy().link().key.empty();
-  return !link.vouched && !link.opened && !knows_key;
-}
-
-// Who has shown nothing for the longest time makes room for another.
-bool Owner::make_room_for_link() {
-  const size_t room = room_for_links();
-  if (strangers_.size() >= 2 * links_max)
-    std::erase_if(strangers_, [](const auto& weak) { return weak.expired(); });
-  while (links_.size() >= room && !strangers_.empty()) {
-    const auto oldest = strangers_.front().lock();
-    strangers_.pop_front();
-    if (oldest && links_.contains(oldest) && is_stranger(*oldest))
-      end(oldest, "it has shown nothing, and others want its place");
-  }
-  return links_.size() < room;
-}
-
 void Owner::look_if_idle(const std::shared_ptr<Link>& link) {
   const bool idle = link->bound.empty() && link->waits.empty();
   if (link->away || idle == (link->timer != 0))
@@ -189,7 +154,8 @@ void Owner::lost(const std::shared_ptr<Link>& link, const char* why) {
     link->who->count(Number::malformed_messages);
   const bool serves =
       std::ranges::any_of(link->channels, [](const auto& c) { return !c.end->down(); });
-  if (!link->connection->cut() || is_stranger(*link) || link->bound.empty() || !serves)
+  if (!link->connection->cut() || (is_unproven(*link) && !link->opened) || link->bound.empty() ||
+      !serves)
     return end(link, why);
   world_.log.info("a peer's connection was lost; what is bound over it stays so for {} s",
                   away_due.count());
@@ -223,6 +189,7 @@ Answer Owner::resume(const std::shared_ptr<Link>& link, const wire::Id& ticket) 
   link->bound = std::exchange(former->bound, {});
   link->channels = std::exchange(former->channels, {});
   link->opened = link->opened || former->opened;
+  link->proven = link->proven || former->proven;
   former->away = false;
   end(former, "another connection stands for it");
   // The ticket stays that of the link: who does not hear the answer, as this connection is lost as
@@ -331,7 +298,7 @@ void Owner::on_bind(const std::shared_ptr<Link>& link, const wire::Bind& bind, b
   // A target connected to somebody else may be about to be reset and connected anew, as much as one
   // not connected yet: its peer asks because it has been told this number.
   const bool waits = result == Answer::not_ready || result == Answer::mismatch;
-  if (waits && waiting_.size() < waiting_max) {
+  if (waits && make_room_to_wait(link)) {
     wait_for(link, bind, probe, result);
   } else {
     if (waits)
@@ -472,10 +439,16 @@ Answer Owner::make_companion(const std::shared_ptr<Link>& link, const wire::Comp
                       channels_max);
     return Answer::no_resources;
   }
+  const auto create = [&]() -> std::shared_ptr<Companion> {
+    const auto device = devices_.get(qp.device);
+    return device
+               ? Companion::create(world_, device, Channel::Role::server, protocol, request.credits)
+               : nullptr;
+  };
   std::shared_ptr<Companion> channel;
-  if (request.credits >= 1 && request.message_max > 256)
-    if (const auto device = devices_.get(qp.device))
-      channel = Companion::create(world_, device, Channel::Role::server, protocol, request.credits);
+  if (request.credits >= 1 && request.message_max > 256 && (channel = create()) == nullptr &&
+      make_room_for_companion())
+    channel = create();
   if (channel) {
     channel->set_party(link->party);
     channel->set_peer(link->who);
@@ -512,38 +485,6 @@ Answer Owner::make_companion(const std::shared_ptr<Link>& link, const wire::Comp
   link->channels.push_back({qp.device, channel, request, ack});
   await_opening(link, channel);
   return Answer::ok;
-}
-
-void Owner::await_opening(const std::shared_ptr<Link>& link,
-                          const std::shared_ptr<Companion>& channel) {
-  const uint64_t number = next_opening_++;
-  const uint64_t timer =
-      world_.service.after(opening_due, [this, number] { give_opening_up(number); });
-  opening_.emplace(number, Opening{link, channel, timer});
-  if (opening_.size() > opening_max)
-    give_opening_up(opening_.begin()->first); // the oldest
-}
-
-void Owner::give_opening_up(uint64_t number) {
-  const Opening& late = opening_.at(number);
-  if (const auto channel = late.end.lock()) {
-    channel->close();
-    if (opening_.size() > opening_max)
-      channel->peer()->count(Number::bound_companions);
-    if (const auto link = late.link.lock()) // else its receives go when the next is asked for
-      std::erase_if(link->channels, [&](const auto& c) { return c.end == channel; });
-  }
-  is_open(number, false);
-}
-
-void Owner::is_open(uint64_t number, bool ok) {
-  const auto at = opening_.find(number);
-  if (at == opening_.end())
-    return;
-  if (const auto link = at->second.link.lock(); link && ok)
-    link->opened = true;
-  world_.service.cancel(at->second.timer);
-  opening_.erase(at);
 }
 
 } // namespace adverb::link

@@ -63,12 +63,18 @@ private:
   void on_companion(const std::shared_ptr<Link>& link, const wire::Companion& request);
   wire::Answer make_companion(const std::shared_ptr<Link>& link, const wire::Companion& request,
                               wire::CompanionAck& ack);
+  void end(const std::shared_ptr<Link>& link, const char* why);
+  // owner_bounds.cpp
+  bool is_unproven(const Link& link) const;
+  std::vector<std::shared_ptr<Link>>
+  of_greediest_host(const std::vector<std::shared_ptr<Link>>& all) const;
+  bool make_room_for_link();
   void await_opening(const std::shared_ptr<Link>& link, const std::shared_ptr<Companion>& channel);
+  bool make_room_for_companion();
   void give_opening_up(uint64_t number);
   void is_open(uint64_t number, bool ok);
-  bool is_stranger(const Link& link) const;
-  bool make_room_for_link();
-  void end(const std::shared_ptr<Link>& link, const char* why);
+  void is_proven(const std::shared_ptr<Link>& link);
+  bool make_room_to_wait(const std::shared_ptr<Link>& link);
   // owner_peers.cpp
   void meet(const std::shared_ptr<Link>& link);
   void note(const std::shared_ptr<Link>& link);
@@ -106,9 +112,9 @@ private:
   struct Opening {
     std::weak_ptr<Link> link;
     std::weak_ptr<Companion> end;
-    uint64_t timer;
+    uint64_t timer; // until the nonce comes; 0: it has
   };
-  std::map<uint64_t, Opening> opening_; // companions whose nonce has not come, the oldest first
+  std::map<uint64_t, Opening> opening_; // companions over which nothing is proven, the oldest first
   uint64_t next_opening_ = 1;
   size_t proven_max_ = 1024; // before those are forgotten that have gone
 };

@@ -63,6 +63,7 @@ struct Link {
   bool trusted = false;                                                       // it may bind
   bool vouched = false; // what it has bound needs no proof
   bool opened = false;  // a companion of its
+  bool proven = false;  // a queue pair of its
   bool away = false;    // its connection was lost
   uint64_t timer = 0;   // until trusted; then until it has been idle or away for long, if it is
   std::unordered_map<uint64_t, Bound> bound; // by the peer's handle

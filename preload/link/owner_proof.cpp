@@ -163,6 +163,7 @@ void Owner::on_prove(const std::shared_ptr<Link>& link, const wire::Prove& prove
   } else if (answer == Answer::ok) {
     world_.counters.count(Counter::qps_proven);
     link->bound.at(prove.handle).proven = true;
+    is_proven(link);
     note(link);
   }
   ack.answer = static_cast<uint32_t>(answer);

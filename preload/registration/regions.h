@@ -110,7 +110,12 @@ public:
     told_real(key);
     return false;
   }
-  void told_real(uint32_t key) { keys_.told_real(key); }
+  // Of a key that names nothing there is nothing to keep, whoever asks for how many: who uses it
+  // meets an error, and forgets what was told (transfer::Verdicts).
+  void told_real(uint32_t key) {
+    if (exists(key))
+      keys_.told_real(key);
+  }
   // Keeps a virtual key from being given to another region; null if none lives under it. May
   // outlive this.
   std::shared_ptr<Key> key_token(uint32_t key) const;

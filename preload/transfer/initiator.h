@@ -85,6 +85,7 @@ public:
   void learn(uint32_t rkey, steering::KeyVerdict::Kind kind) noexcept {
     verdicts_.learn(rkey, kind);
   }
+  void forget_real_keys() noexcept { verdicts_.forget_real(); }
 
   // From the channel, under the device's progress lock.
   void on_message(link::RxBuffer message) override;

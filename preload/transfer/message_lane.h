@@ -56,6 +56,11 @@ public:
   void learn(uint32_t rkey, steering::KeyVerdict::Kind kind) noexcept {
     initiator_->learn(rkey, kind);
   }
+  // As the device has refused a key.
+  void forget_real_keys() noexcept {
+    if (initiator_)
+      initiator_->forget_real_keys();
+  }
   void ask_key(uint32_t rkey);
 
   // How the peer knows the immediate that is to be the connection's `number`th to take a receive.

@@ -168,8 +168,9 @@ void Responder::on_request(link::RxBuffer message) {
   const uint32_t requests = count(message.bytes());
   if (requests == 0)
     return reject("a malformed request", message.bytes().size());
-  if (free_.empty())
+  if (free_.empty() || held_.load() == channel_->credits())
     return reject("a request beyond its credits", message.bytes().size());
+  held_.fetch_add(1);
   const uint32_t index = free_.back();
   Slot& slot = slots_[index];
   free_.pop_back();
@@ -347,8 +348,13 @@ void Responder::answer(Slot& slot, Status status, size_t payload) noexcept {
   slot.reply.length = status == Status::ok ? static_cast<uint32_t>(payload) : 0;
   memcpy(slot.out + slot.filled, &slot.reply, sizeof slot.reply);
   slot.filled += sizeof slot.reply + slot.reply.length;
-  if (slot.left == 0)
+  if (slot.left == 0) {
+    // Its buffer is there again before its peer hears that it may send another.
+    slot.payload = {};
+    slot.message.reset();
+    held_.fetch_sub(1);
     channel_->send(std::exchange(slot.out, nullptr), slot.filled);
+  }
   slot.filled = next_place(slot.filled);
   if (slot.state.exchange(State::answered, std::memory_order_acq_rel) == State::later)
     world_.service.run([self = shared_from_this()] {
@@ -494,7 +500,10 @@ bool Responder::finish(Slot& slot, Target* target) {
 void Responder::free(Slot& slot) {
   if (slot.out != nullptr)
     channel_->abandon(std::exchange(slot.out, nullptr));
-  slot.message.reset();
+  if (slot.message) {
+    slot.message.reset();
+    held_.fetch_sub(1);
+  }
   slot.state.store(State::free, std::memory_order_relaxed);
   free_.push_back(static_cast<uint32_t>(&slot - slots_.get()));
 }

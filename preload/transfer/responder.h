@@ -109,6 +109,7 @@ private:
   const std::shared_ptr<const Handlers> handlers_;
   Targets& targets_;
   const std::shared_ptr<ToldKeys> told_;
+  Atomic<uint32_t> held_{0}; // messages of the peer's that keep a buffer
   const uint32_t slots_count_;
   const std::unique_ptr<Slot[]> slots_;
   // Of those in use, in the order the requests came.

@@ -61,4 +61,13 @@ void Verdicts::forget(uint32_t key) noexcept {
     write(*slot, key, {});
 }
 
+void Verdicts::forget_real() noexcept {
+  const std::lock_guard hold(lock_);
+  for (size_t i = 0; i < slots_max; ++i) {
+    const uint32_t key = slots_[i].key.load(std::memory_order_relaxed);
+    if (read(slots_[i], key).kind == Kind::real)
+      write(slots_[i], key, {});
+  }
+}
+
 } // namespace adverb::transfer

@@ -35,6 +35,9 @@ public:
   // Thread-safe, leaf lock. learn() gives the key's verdict a new epoch unless it is the one known.
   void learn(uint32_t key, Kind kind) noexcept;
   void forget(uint32_t key) noexcept;
+  // That keys are the device's: one of them met an error there, and what it named may have been
+  // nothing, so that it is another's now.
+  void forget_real() noexcept;
 
   // Of what kind a key is likely to be that nothing is known of: as the last one learned, and
   // virtual before the first.
