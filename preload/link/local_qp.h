@@ -23,6 +23,8 @@ struct LocalQp {
   // Whether a key is of memory of this process that is not pinned. Who was told that one is not is
   // right for as long as the process lives. Any thread, with no lock held; empty: all are.
   std::function<bool(uint32_t key)> is_virtual;
+  // Whether it is of any memory, as far as is known; the same.
+  std::function<bool(uint32_t key)> exists;
   // From RTR on:
   bool connected = false;
   uint32_t dest_qpn = 0;

@@ -55,8 +55,19 @@ Answer Owner::make_claim(const std::shared_ptr<Link>& link, const wire::Claim& a
   LocalQp qp;
   if (bound == link->bound.end() || !directory_.find(bound->second.handle, qp) || !qp.connected)
     return Answer::no_such_qp;
-  if (qp.is_virtual && !qp.is_virtual(asked.key))
+  // Who asks of too many keys that do not exist is told nothing of any for a while.
+  if (qp.is_virtual && link->who->misses.wait(world_.clock.now(), false).count() != 0) {
+    link->who->count(Number::bound_key_misses);
+    return Answer::not_there;
+  }
+  if (qp.is_virtual && !qp.is_virtual(asked.key)) {
+    if (qp.exists && !qp.exists(asked.key)) {
+      link->who->misses.wait(world_.clock.now(), true);
+      link->who->count(Number::key_misses);
+      world_.counters.count(Counter::key_misses);
+    }
     return Answer::real_key;
+  }
   if (link->claims.size() >= claims_max ||
       (link->failed >= failed_max && world_.clock.now() - link->failed_since < failed_within)) {
     link->who->count(Number::bound_slots);

@@ -31,9 +31,9 @@ std::chrono::nanoseconds Allowance::wait(std::chrono::nanoseconds now, bool coun
   if (const auto gone = std::chrono::floor<std::chrono::seconds>(now - since_); gone.count() > 0) {
     since_ += gone;
     used_ -= std::min(used_, static_cast<uint64_t>(gone.count()) * a_second_);
-    if (used_ == 0)
-      since_ = now;
   }
+  if (used_ == 0) // the second begins with the first
+    since_ = now;
   const auto due = since_ + std::chrono::seconds(used_ / a_second_);
   used_ += counts ? 1 : 0;
   return std::max(due - now, std::chrono::nanoseconds(0));

@@ -217,6 +217,10 @@ link::LocalQp Qp::local() const {
     const auto self = weak.lock();
     return !self || self->context_->regions().is_virtual_to_peer(key);
   };
+  l.exists = [weak = weak_from_this()](uint32_t key) {
+    const auto self = weak.lock();
+    return !self || self->context_->regions().exists(key);
+  };
   const ibv_qp_state state = state_;
   l.connected = state != IBV_QPS_RESET && state != IBV_QPS_INIT;
   if (l.connected) {

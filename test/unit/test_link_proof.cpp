@@ -17,7 +17,8 @@ namespace wire = link::wire;
 using link::SlotKind;
 using wire::Answer;
 
-constexpr uint32_t some_key = 4711; // the only virtual one
+constexpr uint32_t some_key = 4711;          // the only virtual one
+constexpr uint32_t nobodys_key = 0x70000000; // that does not exist
 constexpr unsigned writes = IBV_ACCESS_REMOTE_WRITE;
 constexpr unsigned reads = IBV_ACCESS_REMOTE_READ;
 constexpr unsigned atomics = IBV_ACCESS_REMOTE_ATOMIC;
@@ -74,6 +75,7 @@ struct QueuePair {
     q.access = access;
     q.responder_resources = 1;
     q.is_virtual = [](uint32_t key) { return key == some_key; };
+    q.exists = [](uint32_t key) { return key != nobodys_key; };
     return q;
   }
   // Does with the slot what it is for; false: the device refuses.
@@ -485,6 +487,35 @@ bool for_a_key_of_the_device_no_slot_is_given() {
   return seeker.ended_well();
 }
 
+bool who_asks_of_ever_more_keys_that_do_not_exist_is_told_nothing_for_a_while() {
+  Place place;
+  Node owner(place.proving(place.port), owns(writes));
+  const uint32_t theirs = owner.told();
+  Initiator seeker(place.proving(place.port), theirs, [&](Node&, QueuePair& pair) {
+    CHECK_THAT(bind(pair.local(1)).verdict == Verdict::adverb);
+    const auto begun = std::chrono::steady_clock::now();
+    const auto took = [&] { return std::chrono::steady_clock::now() - begun; };
+    for (uint32_t key = 1; key <= 2 * link::Peer::misses_a_second; ++key)
+      CHECK_THAT(claim(1, key).answer == Answer::real_key); // they exist
+    const auto first = took();
+    uint32_t told = 0;
+    while (claim(1, nobodys_key).answer == Answer::real_key)
+      if (++told; took() > 20s)
+        return; // slower than the bound
+    CHECK_THAT(told >= link::Peer::misses_a_second);
+    const auto other = claim(1, 1).answer;
+    CHECK_THAT(other == Answer::not_there || took() - first >= 1s);
+    while (claim(1, nobodys_key).answer == Answer::not_there) {
+    }
+    CHECK_THAT(took() - first >= 1s);
+  });
+  owner.tell(seeker.told());
+  if (!owner.hear('r'))
+    return false;
+  seeker.say('c');
+  return seeker.ended_well();
+}
+
 bool a_claim_is_answered_when_its_queue_pair_is_there() {
   Place place;
   Node owner(place.proving(place.port), [](Node& me) {
@@ -625,6 +656,7 @@ constexpr Case cases[] = {
     CASE(who_has_not_the_queue_pair_is_not_taken_for_its_owner),
     CASE(no_slot_is_used_before_a_companion_is_open),
     CASE(for_a_key_of_the_device_no_slot_is_given),
+    CASE(who_asks_of_ever_more_keys_that_do_not_exist_is_told_nothing_for_a_while),
     CASE(a_claim_is_answered_when_its_queue_pair_is_there),
     CASE(all_that_is_asked_for_goes_with_the_hello),
     CASE(a_relay_that_alters_anything_is_found_out),
