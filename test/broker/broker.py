@@ -233,7 +233,8 @@ def what_it_says(programs):
     try:
         for _ in range(16):
             strangers.append(socket.create_connection(("127.0.0.1", PORT), timeout=10))
-        assert until(lambda: os.path.exists(said), 10), "it says nothing"
+        # It opens the file before it writes to it.
+        assert until(lambda: os.path.exists(said) and os.path.getsize(said) > 0, 10), "it says nothing"
     finally:
         for stranger in strangers:
             stranger.close()
