@@ -23,7 +23,7 @@ SLOW = 5 if os.environ.get("ADVERB_SANITIZER") else 1
 # What a step is: a call that connections and frames go by, or one of those by which threads wake each other.
 KINDS = {"frames": "connect,accept,accept4,sendto,sendmsg,recvfrom,recvmsg,shutdown",
          "wake-ups": "read,write,epoll_pwait2"}
-SAMPLE = {"frames": 10, "wake-ups": 3}  # steps of a role, unless all are wanted
+SAMPLE = {"frames": 6, "wake-ups": 2}  # steps of a role, unless all are wanted
 # Stock's own timers for a peer that is dead (timeout 14, 7 retries), and what a link may add: 4 s.
 DEAD_PEER = 10 * SLOW
 HONEST = 15 * SLOW + 2 * STOPPED  # a link, where nobody is dead
@@ -104,8 +104,9 @@ class Programs:
     def owner(self, **how):
         path = os.path.join(self.scratch, f"socket.{time.monotonic_ns()}")
         process = self.start(PROGRAM, "owner", path, **how)
-        # An injected end may come before it listens.
-        until(lambda: os.path.exists(path) or process.poll() is not None or stopped_below(process), 20 * SLOW)
+        # An injected end may come before it listens; a stop too, and who has asked for it sees to it.
+        stops = how.get("inject", ("",))[0] == "SIGSTOP"
+        until(lambda: os.path.exists(path) or process.poll() is not None or (stops and stopped_below(process)), HONEST)
         return process, path
 
     def initiator(self, path, **how):
