@@ -319,7 +319,7 @@ TEST_CASE("what stands behind a failure in its message is halted with it") {
 }
 
 TEST_CASE("who has begun to answer goes on while others find no room to begin") {
-  Owner owner({.credits = 2});
+  Owner owner({.credits = 3});
   owner.channel->keep_buffers = true;
   owner.all[1].settled = false;
   owner.ask({Owner::in_turn(1, 2)}); // it waits for its receives
@@ -327,8 +327,10 @@ TEST_CASE("who has begun to answer goes on while others find no room to begin") 
   REQUIRE(kept.size() == 1);
   owner.ask(toy_echo, 4);
   owner.ask(toy_echo, 5);
+  owner.ask(toy_echo, 6);
   owner.expect({{4, Status::ok}});
   owner.expect({{5, Status::ok}});
+  owner.expect({{6, Status::ok}});
   owner.all[1].settled = true;
   owner.bench.service.pass(10ms);
   CHECK(kept.size() == 1); // all messages are under way, or being filled
@@ -340,6 +342,20 @@ TEST_CASE("who has begun to answer goes on while others find no room to begin") 
   owner.channel->complete();
   REQUIRE(kept.size() == 3);
   CHECK(kept[2].request == 1);
+}
+
+TEST_CASE("a peer keeps as many buffers as it has credits, and loses its link by one more") {
+  Owner owner({.credits = 2});
+  owner.all[1].settled = false;
+  owner.ask({Owner::in_turn(1, 1)}); // it waits for its receives
+  for (uint64_t request = 10; request < 30; ++request) {
+    owner.ask(toy_echo, request); // who is answered may ask again
+    owner.expect({{request, Status::ok}});
+  }
+  owner.ask({Owner::in_turn(2, 1)});
+  CHECK_FALSE(owner.channel->down());
+  owner.ask({Owner::in_turn(3, 1)});
+  CHECK(owner.channel->down());
 }
 
 TEST_CASE("requests that do not wait for each other share no message") {
