@@ -25,7 +25,8 @@ void answer(World& world, link::Peer* peer, OfKey of, ReplyToken token) {
     world.log.warn("a peer on {} asks for more than {} keys in a second that do not exist; it is "
                    "answered later",
                    peer->address(), link::Peer::misses_a_second);
-  // What is true of a key now stays true (registration/regions.h).
+  // What is virtual stays so. What names nothing may have a region by then: its first request may
+  // fail, as one would that had come a moment ago, and the next one asks anew.
   world.service.after(wait, [status = of.status, kept = std::make_shared<ReplyToken>(
                                                      std::move(token))] { kept->answer(status); });
 }
