@@ -229,7 +229,8 @@ class Watch:
         assert until(lambda: stage.owner.descriptors() <= self.descriptors, 12, 0.05), \
             f"the owner had {self.descriptors} descriptors and has {stage.owner.descriptors()}"
         grown = stage.owner.resident() - self.resident
-        assert grown < self.rss, f"the owner has grown by {grown >> 10} KiB"
+        # A sanitizer keeps for a while what was freed.
+        assert grown < self.rss or os.environ.get("ADVERB_SANITIZER"), f"the owner has grown by {grown >> 10} KiB"
 
     def found(self):
         """How many words of what is secret were heard, wherever in a message"""
