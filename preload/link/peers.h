@@ -15,7 +15,6 @@
 #include "world/sync.h"
 
 #include <array>
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -87,9 +86,9 @@ private:
   const std::weak_ptr<Peers> peers_;
   const PeerName name_;
   const observe::PeerEntry who_; // but for the level and the numbers
-  std::atomic<observe::PeerLevel> level_{observe::PeerLevel::none};
-  std::atomic<bool> changed_{false};
-  std::array<std::atomic<int64_t>, observe::kPeerNumbers> counts_{};
+  Atomic<observe::PeerLevel> level_{observe::PeerLevel::none};
+  Atomic<bool> changed_{false};
+  std::array<Atomic<int64_t>, observe::kPeerNumbers> counts_{};
   Now now_; // this and what follows: the lock of Peers
   size_t slot_ = no_slot;
   uint64_t last_ = 0; // when it was last there, by the count of Peers
@@ -127,7 +126,7 @@ private:
   static constexpr size_t known_max = 16384;
   World& world_;
   const std::function<void()> collect_;
-  std::atomic<bool> due_{false};
+  Atomic<bool> due_{false};
   Mutex lock_; // held while it collects; else a leaf
   std::map<PeerName, std::shared_ptr<Peer>> known_;
   std::array<std::shared_ptr<Peer>, observe::kPeerEntries> slots_;
