@@ -54,9 +54,9 @@ void Qp::on_bare_completion(const Completion& completion, Cq& cq) {
 void Qp::on_completion(const Completion& completion, Cq& cq) {
   if ((completion.wc.wr_id & receive_bit) == 0) {
     const std::lock_guard hold(lock_);
-    // Where it is not RC devices differ: some stop its requests alone, as they should.
     if (completion.wc.status == IBV_WC_REM_ACCESS_ERR)
       messages_.forget_real_keys();
+    // Where it is not RC devices differ: some stop its requests alone, as they should.
     if (completion.wc.status != IBV_WC_SUCCESS)
       broken(type_ == IBV_QPT_RC || device_state() == IBV_QPS_ERR ? IBV_QPS_ERR : IBV_QPS_SQE);
     if (is_bare(completion.wc.wr_id))

@@ -29,6 +29,17 @@ TEST_CASE(
   CHECK(verdicts.find(0).kind == Kind::real);
 }
 
+TEST_CASE("that keys are the device's is forgotten for all of them, and what is virtual stays") {
+  Verdicts verdicts;
+  for (uint32_t key = 1; key <= 100; ++key)
+    verdicts.learn(key, key % 2 == 0 ? Kind::real : Kind::virtual_key);
+  const uint32_t before = verdicts.changes();
+  verdicts.forget_real();
+  CHECK(verdicts.changes() != before); // who keeps one asks anew
+  for (uint32_t key = 1; key <= 100; ++key)
+    CHECK(verdicts.find(key).known() == (key % 2 != 0));
+}
+
 TEST_CASE("an epoch names one verdict on one key: what was forgotten and told again is another") {
   Verdicts verdicts;
   std::set<uint32_t> epochs;
