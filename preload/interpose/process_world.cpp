@@ -55,6 +55,8 @@ void in_child() {
       budgets->in_child();
     world.parts.budgets.keep_in_child();
     world.parts.staged_receives.abandon_in_child();
+    world.parts.monitor.abandon_in_child();
+    world.parts.recalls.abandon_in_child();
     world.parts.links.abandon_in_child();
     world.parts.targets.abandon_in_child();
     mine.service.in_child();

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "memory/limits.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <memory>
+#include <optional>
 #include <sys/resource.h>
+#include <unistd.h>
 
 namespace adverb::memory {
 namespace {
@@ -32,6 +37,82 @@ uint64_t memlock_left() {
   if (privileged || getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
     return UINT64_MAX;
   return limit.rlim_cur > held ? limit.rlim_cur - held : 0;
+}
+
+namespace {
+
+using File = std::unique_ptr<FILE, Close>;
+
+// What follows `name` in the line that begins with it; nothing: there is no such file or line.
+std::optional<std::string> line_of(const std::string& path, const char* name) {
+  const File file(fopen(path.c_str(), "re"));
+  char line[4200];
+  while (file && fgets(line, sizeof line, file.get()) != nullptr)
+    if (strncmp(line, name, strlen(name)) == 0) {
+      line[strcspn(line, "\n")] = '\0';
+      return line + strlen(name);
+    }
+  return std::nullopt;
+}
+
+std::optional<std::string> group_of(const std::string& root, const std::string& process) {
+  return line_of(root + "/proc/" + process + "/cgroup", "0::");
+}
+
+std::string files_of(const std::string& root, const std::string& group) {
+  return root + "/sys/fs/cgroup" + (group == "/" ? "" : group);
+}
+
+uint64_t kilobytes(const std::string& root, const char* name) {
+  const auto value = line_of(root + "/proc/meminfo", name);
+  return value ? strtoull(value->c_str(), nullptr, 10) * 1024 : 0;
+}
+
+// Of ten seconds, in percent.
+std::optional<double> waited(const std::string& path) {
+  const auto some = line_of(path, "some avg10=");
+  return some ? std::optional(strtod(some->c_str(), nullptr)) : std::nullopt;
+}
+
+} // namespace
+
+uint64_t memory_limit(const std::string& root) {
+  uint64_t limit = kilobytes(root, "MemTotal:");
+  auto group = group_of(root, "self");
+  while (group) {
+    // The topmost has no such file.
+    const auto most = line_of(files_of(root, *group) + "/memory.max", "");
+    if (most && *most != "max")
+      limit =
+          std::min<uint64_t>(limit == 0 ? UINT64_MAX : limit, strtoull(most->c_str(), nullptr, 10));
+    if (group->size() <= 1)
+      break;
+    group->resize(std::max<size_t>(1, group->rfind('/')));
+  }
+  return limit;
+}
+
+bool is_memory_short(const std::string& root) {
+  constexpr double tenth = 10.0;
+  std::optional<double> percent;
+  if (const auto group = group_of(root, "self"))
+    percent = waited(files_of(root, *group) + "/memory.pressure");
+  if (!percent)
+    percent = waited(root + "/proc/pressure/memory");
+  if (percent)
+    return *percent >= tenth;
+  return kilobytes(root, "MemAvailable:") < kilobytes(root, "MemTotal:") / 20;
+}
+
+unsigned of_this_group(std::span<const pid_t> processes, const std::string& root) {
+  const auto mine = group_of(root, "self");
+  unsigned found = 1;
+  for (const pid_t process : processes)
+    if (const std::string text = std::to_string(process);
+        process != getpid() && access((root + "/proc/" + text).c_str(), F_OK) == 0 &&
+        group_of(root, text) == mine)
+      ++found;
+  return found;
 }
 
 } // namespace adverb::memory

@@ -2,11 +2,28 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <string>
+
+#include <sys/types.h>
 
 namespace adverb::memory {
 
 // What is left of RLIMIT_MEMLOCK for this process now, in bytes; UINT64_MAX when it is not bounded
 // (no limit, or CAP_IPC_LOCK). Reads /proc/self/status.
 uint64_t memlock_left();
+
+// Bytes of memory that there are for this process: of the host, or the least that a control group
+// above it (version 2) may have. `root` stands before the paths of /proc and /sys, for tests. 0: it
+// is not known.
+uint64_t memory_limit(const std::string& root = {});
+
+// Whether memory is short: somebody has waited for it in the last ten seconds for a tenth of the
+// time, in this process's control group, or where that is not measured on the host; or where that
+// is not, either, a twentieth of it is available.
+bool is_memory_short(const std::string& root = {});
+
+// How many of these processes are in the control group of this one, which is counted, too.
+unsigned of_this_group(std::span<const pid_t> processes, const std::string& root = {});
 
 } // namespace adverb::memory

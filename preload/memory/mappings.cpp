@@ -3,12 +3,18 @@
 #include "memory/copy.h"
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <cinttypes>
+#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fcntl.h>
 #include <memory>
 #include <string_view>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 namespace adverb::memory {
 namespace {
@@ -47,45 +53,132 @@ struct File {
   void operator()(FILE* f) const { fclose(f); }
 };
 
+struct Vma {
+  uint64_t from = 0;
+  uint64_t to = 0;
+  uint64_t inode = 0;
+  bool readable = false;
+  bool writable = false;
+  bool shared = false;
+  std::string_view path;
+};
+
+// linux/fs.h since 6.11; Debian 12 builds with older headers.
+struct Query {
+  uint64_t size;
+  uint64_t flags;
+  uint64_t address;
+  uint64_t from;
+  uint64_t to;
+  uint64_t rights;
+  uint64_t page_size;
+  uint64_t offset;
+  uint64_t inode;
+  uint32_t major;
+  uint32_t minor;
+  uint32_t name_bytes;
+  uint32_t build_id_bytes;
+  uint64_t name;
+  uint64_t build_id;
+};
+static_assert(sizeof(Query) == 104);
+constexpr unsigned long procmap_query = _IOWR('f', 17, Query);
+constexpr uint64_t readable = 1;
+constexpr uint64_t writable = 2;
+constexpr uint64_t shared = 8;
+
+// Calls `look` with the mappings that meet [next, end), from the lowest, until it says no, and
+// moves `next` as far as all is mapped, and `look` agrees. Each is asked for by itself, which takes
+// the same time however many others there are. False: this kernel cannot be asked.
+template <typename Look> bool ask(uintptr_t& next, uintptr_t end, Look& look) {
+  const int maps = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+  if (maps < 0)
+    return false;
+  std::array<char, PATH_MAX> name; // as long as any
+  bool answers = true;
+  while (next < end) {
+    Query query{};
+    query.size = sizeof query;
+    query.address = next;
+    query.name = reinterpret_cast<uintptr_t>(name.data());
+    query.name_bytes = name.size();
+    if (ioctl(maps, procmap_query, &query) != 0) {
+      answers = errno == ENOENT; // a hole
+      break;
+    }
+    // With the byte that ends it; 0: it has none.
+    const std::string_view path(name.data(), std::max<uint32_t>(query.name_bytes, 1) - 1);
+    if (!look(Vma{query.from, query.to, query.inode, (query.rights & readable) != 0,
+                  (query.rights & writable) != 0, (query.rights & shared) != 0, path}))
+      break;
+    next = query.to;
+  }
+  close(maps);
+  return answers;
+}
+
+// The same by the text of all.
+template <typename Look> void read_all(uintptr_t& next, uintptr_t end, Look& look) {
+  const std::unique_ptr<FILE, File> maps(fopen("/proc/self/maps", "re"));
+  char* text = nullptr;
+  size_t room = 0;
+  while (maps && next < end && getline(&text, &room, maps.get()) > 0) {
+    Vma vma;
+    char rights[5] = {};
+    int path_at = 0;
+    if (sscanf(text, "%" SCNx64 "-%" SCNx64 " %4s %*s %*s %" SCNu64 " %n", &vma.from, &vma.to,
+               rights, &vma.inode, &path_at) < 4)
+      continue;
+    if (vma.to <= next)
+      continue;
+    vma.readable = rights[0] == 'r';
+    vma.writable = rights[1] == 'w';
+    vma.shared = rights[3] == 's';
+    vma.path = text + path_at;
+    while (!vma.path.empty() && vma.path.back() == '\n')
+      vma.path.remove_suffix(1);
+    if (vma.from > next || !look(vma))
+      break;
+    next = vma.to;
+  }
+  free(text);
+}
+
+// How far all is mapped from `start` on, and `look` agrees; `start` where there is no /proc.
+template <typename Look> uintptr_t walk(uintptr_t start, uintptr_t end, Maps by, Look&& look) {
+  uintptr_t next = start;
+  if (by != Maps::asked || !ask(next, end, look))
+    read_all(next, end, look);
+  return next;
+}
+
+bool has_maps() {
+  return access("/proc/self/maps", R_OK) == 0;
+}
+
 } // namespace
 
-Mapping mapping_of(uintptr_t start, size_t length, bool writable) {
+Mapping mapping_of(uintptr_t start, size_t length, bool writable, Maps by) {
   const uintptr_t end = start + length;
   if (end < start)
     return Mapping::absent;
-  const std::unique_ptr<FILE, File> maps(fopen("/proc/self/maps", "re"));
-  if (!maps)
-    return Mapping::foreign; // no /proc: let the provider pin, as stock would
-  uintptr_t next = start;    // everything below is known to be there
   bool foreign = false;
-  char* line = nullptr;
-  size_t room = 0;
-  while (next < end && getline(&line, &room, maps.get()) > 0) {
-    uint64_t from = 0;
-    uint64_t to = 0;
-    uint64_t inode = 0;
-    char rights[5] = {};
-    int path_at = 0;
-    if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %4s %*s %*s %" SCNu64 " %n", &from, &to, rights,
-               &inode, &path_at) < 4)
-      continue;
-    if (to <= next)
-      continue;
-    if (from > next || rights[0] != 'r' || (writable && rights[1] != 'w'))
-      break;
-    std::string_view path(line + path_at);
-    while (!path.empty() && path.back() == '\n')
-      path.remove_suffix(1);
-    const bool ordinary = is_ordinary(path, rights[3] == 's');
-    if (ordinary && inode != 0 && !ends_in_file(std::min<uint64_t>(to, end)))
-      break;
+  const uintptr_t mapped = walk(start, end, by, [&](const Vma& vma) {
+    const bool ordinary = is_ordinary(vma.path, vma.shared);
     foreign |= !ordinary;
-    next = to;
-  }
-  free(line);
-  if (next < end)
-    return Mapping::absent;
+    return vma.readable && (!writable || vma.writable) &&
+           !(ordinary && vma.inode != 0 && !ends_in_file(std::min<uint64_t>(vma.to, end)));
+  });
+  if (mapped < end) // no /proc: let the provider pin, as stock would
+    return has_maps() ? Mapping::absent : Mapping::foreign;
   return foreign ? Mapping::foreign : Mapping::ordinary;
+}
+
+bool is_private_and_anonymous(uintptr_t start, size_t length, Maps by) {
+  return walk(start, start + length, by, [](const Vma& vma) {
+           return !vma.shared && vma.inode == 0 &&
+                  (vma.path.empty() || starts_with_any(vma.path, {"[heap]", "[stack", "[anon"}));
+         }) >= start + length;
 }
 
 } // namespace adverb::memory

@@ -15,8 +15,16 @@ enum class Mapping {
             // registration fails with EFAULT
 };
 
+// How the kernel is asked: by an ioctl for each mapping in question (PROCMAP_QUERY, Linux 6.11),
+// or, also where there is none, by reading the text of all mappings of the process.
+enum class Maps { asked, read };
+
 // Bytes [start, start + length); `writable` asks for write permission too. Linear in the number of
-// mappings of the process (reads /proc/self/maps), constant in bytes. Thread-safe; allocates.
-Mapping mapping_of(uintptr_t start, size_t length, bool writable);
+// mappings in question, or of the process (see above), constant in bytes. Thread-safe; allocates.
+Mapping mapping_of(uintptr_t start, size_t length, bool writable, Maps by = Maps::asked);
+
+// Whether all of it is mapped, and is this process's alone: no file's, no shared memory, nothing
+// whose contents another process or a call on a file could change. As costly.
+bool is_private_and_anonymous(uintptr_t start, size_t length, Maps by = Maps::asked);
 
 } // namespace adverb::memory

@@ -27,8 +27,12 @@ class Links;
 namespace transfer {
 class Targets;
 }
+namespace memory {
+class Monitor;
+}
 namespace registration {
 class Budgets;
+class Recalls;
 class StagedReceives;
 } // namespace registration
 namespace model {
@@ -78,6 +82,8 @@ public:
   transfer::Targets& targets();
   registration::Budgets& budgets();
   registration::StagedReceives& staged_receives();
+  memory::Monitor& monitor();
+  registration::Recalls& recalls();
   model::Objects& objects();
 
   /// Where those rooms, the fork handlers and tests get at them.
@@ -86,6 +92,8 @@ public:
     Part<transfer::Targets> targets;
     Part<registration::Budgets> budgets;
     Part<registration::StagedReceives> staged_receives;
+    Part<memory::Monitor> monitor;
+    Part<registration::Recalls> recalls;
     Part<model::Objects> objects;
   } parts;
 

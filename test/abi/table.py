@@ -18,7 +18,7 @@ def rows(text):
         "OTHER": re.findall(rf"OTHER\({word},{word},{word},", text),
         "NODES": re.findall(rf"NODES\({word},", text),
         "INLINE": re.findall(rf"INLINE\({word},{word},", text),
-        "SIGNALS": re.findall(rf"SIGNALS\([^,]+,{word},{word},", text) +
+        "SIGNALS": re.findall(rf"(?:SIGNALS|MAPPINGS)\([^,]+,{word},{word},", text) +
                    re.findall(rf"SIGNALS_ALIAS\({word},{word}\)", text),
     }
 

@@ -51,7 +51,8 @@ def main():
         report("libadverb.so is built", f"{LIBRARY} is missing")
         return
     text = ""
-    for path in ("preload/provider/verbs.def", "preload/interpose/signals.def"):
+    for path in ("preload/provider/verbs.def", "preload/interpose/signals.def",
+                 "preload/interpose/mappings.def"):
         with open(os.path.join(REPO, path), encoding="utf-8") as file:
             text += file.read()
     table = t.rows(text)

@@ -12,4 +12,8 @@ Mapping mapping_of(uintptr_t start, size_t length, bool) {
   return sim::Pages::any_foreign(start) ? Mapping::foreign : Mapping::ordinary;
 }
 
+bool is_private_and_anonymous(uintptr_t start, size_t length) {
+  return sim::Pages::all_there(start, length);
+}
+
 } // namespace adverb::memory

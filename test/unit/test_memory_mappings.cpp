@@ -14,7 +14,20 @@
 #include <unistd.h>
 
 using adverb::memory::Mapping;
-using adverb::memory::mapping_of;
+using adverb::memory::Maps;
+
+// As the kernel says when asked, which is what it has in its text.
+Mapping mapping_of(uintptr_t start, size_t length, bool writable) {
+  const Mapping asked = adverb::memory::mapping_of(start, length, writable);
+  CHECK(adverb::memory::mapping_of(start, length, writable, Maps::read) == asked);
+  return asked;
+}
+
+bool is_private_and_anonymous(uintptr_t start, size_t length) {
+  const bool asked = adverb::memory::is_private_and_anonymous(start, length);
+  CHECK(adverb::memory::is_private_and_anonymous(start, length, Maps::read) == asked);
+  return asked;
+}
 
 namespace {
 
@@ -134,4 +147,33 @@ TEST_CASE("what is left of RLIMIT_MEMLOCK shrinks by what is locked") {
   int status = 0;
   waitpid(pid, &status, 0);
   CHECK((WIFEXITED(status) ? WEXITSTATUS(status) : -1) == 0);
+}
+
+TEST_CASE("only what no file and no other process could change is private and anonymous") {
+  const Mapped m(4);
+  CHECK(is_private_and_anonymous(m.at, m.bytes));
+  m.protect(1, PROT_NONE);
+  CHECK(is_private_and_anonymous(m.at, m.bytes)); // of two kinds of rights
+  m.unmap(2);
+  CHECK_FALSE(is_private_and_anonymous(m.at, m.bytes));
+  CHECK(is_private_and_anonymous(m.at + 3 * page, page));
+  const Mapped shared(1, MAP_SHARED | MAP_ANONYMOUS);
+  CHECK_FALSE(is_private_and_anonymous(shared.at, page));
+  const int memory = memfd_create("test", MFD_CLOEXEC);
+  REQUIRE(ftruncate(memory, page) == 0);
+  const Mapped file(1, MAP_PRIVATE, memory);
+  CHECK_FALSE(is_private_and_anonymous(file.at, page));
+  close(memory);
+  int local = 0;
+  CHECK(is_private_and_anonymous(reinterpret_cast<uintptr_t>(&local), sizeof local));
+}
+
+TEST_CASE("one mapping among very many is found as it is, asked for or read") {
+  constexpr size_t many = 20000;
+  const Mapped m(many);
+  for (size_t i = 0; i < many; i += 2)
+    m.protect(i, PROT_READ); // each a mapping of its own now
+  CHECK(mapping_of(m.at + 10001 * page, page, true) == Mapping::ordinary);
+  CHECK(mapping_of(m.at + 10002 * page, page, true) == Mapping::absent);
+  CHECK(mapping_of(m.at, m.bytes, false) == Mapping::ordinary);
 }

@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+#include "memory/userfault.h"
+#include "memory/mappings.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <new>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <system_error>
+#include <unistd.h>
+#include <utility>
+
+#ifndef UFFD_USER_MODE_ONLY
+#define UFFD_USER_MODE_ONLY 1 // Linux 5.11
+#endif
+
+namespace adverb::memory {
+
+namespace {
+
+constexpr uintptr_t page = 4096;
+// Reading /proc/self/maps for each request would cost more than the request.
+constexpr std::chrono::seconds refused_for{1};
+
+Range whole_pages(Range range) noexcept {
+  return {range.from & ~(page - 1), (range.to + page - 1) & ~(page - 1)};
+}
+
+Range meet(const Range& a, const Range& b) noexcept {
+  return {std::max(a.from, b.from), std::min(a.to, b.to)};
+}
+
+bool covers(const Range& all, const Range& part) noexcept {
+  return all.from <= part.from && part.to <= all.to;
+}
+
+} // namespace
+
+UserfaultMonitor::~UserfaultMonitor() {
+  {
+    const Held held(lock_);
+    idle_.splice(idle_.end(), in_use_);
+    drop_idle(0, held);
+  }
+  if (reader_ != nullptr && reader_->joinable()) {
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t told = write(stop_, &one, sizeof one);
+    reader_->join();
+  }
+  close_all();
+}
+
+void UserfaultMonitor::close_all() noexcept {
+  for (int* fd : {&epoll_, &stop_})
+    if (*fd >= 0)
+      close(std::exchange(*fd, -1));
+  for (auto& fd : fds_)
+    if (const int open = fd.exchange(0); open > 0)
+      close(open);
+}
+
+bool UserfaultMonitor::open(const Held& held) {
+  if (reader_ == nullptr)
+    reader_ = std::make_unique<std::thread>(); // what needs memory comes first
+  if (std::exchange(tried_, true))
+    return reader_->joinable();
+#if !defined(__x86_64__)
+  hooks_.say(
+      "mremap() is not hooked on this architecture, and would fail"); // interpose/mappings.cpp
+  return false;
+#endif
+  const char* what = "eventfd";
+  stop_ = eventfd(0, EFD_CLOEXEC);
+  bool good = stop_ >= 0;
+  if (good) {
+    what = "epoll";
+    epoll_ = epoll_create1(EPOLL_CLOEXEC);
+    epoll_event end{.events = EPOLLIN, .data = {.u32 = stripe_count}};
+    good = epoll_ >= 0 && epoll_ctl(epoll_, EPOLL_CTL_ADD, stop_, &end) == 0;
+  }
+  if (good) {
+    what = "userfaultfd";
+    good = open_stripe(0, held); // whether there is any
+  }
+  int why = errno;
+  if (good) {
+    what = "its thread";
+    for (const int fd : {epoll_, stop_})
+      hooks_.own(fd);
+    if (const int rc = start(held); rc != 0) {
+      why = rc;
+      good = false;
+    }
+  }
+  if (!good) {
+    close_all();
+    hooks_.say(std::string(what) + ": " + strerror(why));
+  }
+  return good;
+}
+
+bool UserfaultMonitor::open_stripe(unsigned stripe, const Held& /*held*/) {
+  if (fds_[stripe].load() > 0)
+    return true;
+  const int fd =
+      static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY));
+  if (fd < 0)
+    return false;
+  uffdio_api api{};
+  api.api = UFFD_API;
+  api.features = UFFD_FEATURE_EVENT_UNMAP | UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_EVENT_REMAP;
+  epoll_event event{.events = EPOLLIN, .data = {.u32 = stripe}};
+  if (ioctl(fd, UFFDIO_API, &api) != 0 || epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) != 0) {
+    const int why = errno;
+    close(fd);
+    errno = why;
+    return false;
+  }
+  fds_[stripe].store(fd);
+  hooks_.own(fd);
+  return true;
+}
+
+namespace {
+
+// `what`, cut where stripes end.
+template <typename Each> bool each_stripe(Range what, Each&& each) {
+  constexpr uintptr_t stripe = uintptr_t{1} << stripe_bits;
+  for (uintptr_t at = what.from; at < what.to;) {
+    const uintptr_t end = std::min(what.to, (at & ~(stripe - 1)) + stripe);
+    if (!each(Range{at, end}))
+      return false;
+    at = end;
+  }
+  return true;
+}
+
+} // namespace
+
+bool UserfaultMonitor::tell_kernel(Range what, const Held& held) {
+  return each_stripe(what, [&](Range part) {
+    const unsigned stripe = stripe_of(part.from);
+    uffdio_register wanted{};
+    wanted.range = {part.from, part.to - part.from};
+    wanted.mode = UFFDIO_REGISTER_MODE_WP;
+    return open_stripe(stripe, held) && ioctl(fds_[stripe].load(), UFFDIO_REGISTER, &wanted) == 0;
+  });
+}
+
+void UserfaultMonitor::tell_kernel_no_more(Range what, const Held& /*held*/) noexcept {
+  each_stripe(what, [&](Range part) {
+    uffdio_range all{part.from, part.to - part.from};
+    if (const int fd = fds_[stripe_of(part.from)].load(); fd > 0)
+      ioctl(fd, UFFDIO_UNREGISTER, &all);
+    return true;
+  });
+}
+
+// errno.
+int UserfaultMonitor::start(const Held& /*held*/) {
+  int why = 0;
+  // It inherits the mask, so that no signal of the program ever meets it.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    *reader_ = std::thread([this] { serve(); });
+    pthread_setname_np(reader_->native_handle(), "adverb-monitor");
+  } catch (const std::system_error& error) {
+    why = error.code().value();
+  } catch (const std::bad_alloc&) { // memory may come back
+    why = -1;
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (why < 0) {
+    tried_ = false;
+    close_all();
+    throw std::bad_alloc();
+  }
+  return why;
+}
+
+// Takes no lock and asks for no memory: whoever has them may be waiting for this.
+void UserfaultMonitor::serve() noexcept {
+  std::array<epoll_event, stripe_count + 1> events;
+  for (;;) {
+    const int n = epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), -1);
+    if (n < 0 && errno != EINTR)
+      return;
+    bool ends = false;
+    for (int i = 0; i < n; ++i) {
+      const uint32_t stripe = events[static_cast<size_t>(i)].data.u32;
+      ends = ends || stripe == stripe_count;
+      if (stripe < stripe_count)
+        read(stripe);
+    }
+    if (ends)
+      return;
+  }
+}
+
+// To read is to let the caller go on: so it is said before that something is to come.
+void UserfaultMonitor::read(unsigned stripe) noexcept {
+  hooks_.before(1U << stripe);
+  begin();
+  const int fd = fds_[stripe].load();
+  std::array<uffd_msg, 16> messages;
+  ssize_t n = 0;
+  while ((n = ::read(fd, messages.data(), sizeof messages)) > 0)
+    for (size_t i = 0; i < static_cast<size_t>(n) / sizeof messages[0]; ++i) {
+      const auto& arg = messages[i].arg;
+      switch (messages[i].event) {
+      case UFFD_EVENT_UNMAP:
+        tell({arg.remove.start, arg.remove.end}, false);
+        break;
+      case UFFD_EVENT_REMOVE: // before it is done
+        tell({arg.remove.start, arg.remove.end}, true);
+        break;
+      case UFFD_EVENT_REMAP:
+        tell({arg.remap.from, arg.remap.from + arg.remap.len}, false);
+        tell({arg.remap.to, arg.remap.to + arg.remap.len}, false);
+        break;
+      default:
+        break;
+      }
+    }
+  end();
+  hooks_.after(1U << stripe);
+}
+
+// What has been unmapped is watched no more, whatever lies there now.
+void UserfaultMonitor::hear(const Held& /*held*/) {
+  news(seen_, [this](const Range& range) {
+    for (auto at = parts_.lower_bound(range.from & ~(granule - 1));
+         at != parts_.end() && at->first < range.to; ++at)
+      at->second.range = {};
+  });
+}
+
+bool UserfaultMonitor::watch(Range what, Range within) {
+  what = whole_pages(what);
+  within = whole_pages(within);
+  const Held held(lock_);
+  if (what.from >= what.to || !open(held))
+    return false;
+  hear(held);
+  const uintptr_t first = what.from & ~(granule - 1);
+  // From the first part that the kernel does not know to the last.
+  Range missing{UINTPTR_MAX, 0};
+  for (uintptr_t at = first; at < what.to; at += granule) {
+    const Range needed = meet(what, {at, at + granule});
+    const auto known = parts_.find(at);
+    if (known != parts_.end() && covers(known->second.range, needed))
+      continue;
+    missing = {std::min(missing.from, at), at + granule};
+  }
+  if (missing.from < missing.to) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now < refused_.until && covers(what, refused_.range))
+      return false;
+    Range asked = meet(within, missing);
+    const auto told = [&] {
+      // In this order: what changes between the two is heard of.
+      return tell_kernel(asked, held) &&
+             is_private_and_anonymous(asked.from, asked.to - asked.from);
+    };
+    bool good = told();
+    if (!good) { // others of its kind lie beside it
+      asked = meet(what, missing);
+      good = told();
+    }
+    if (!good) {
+      refused_ = {what, now + refused_for};
+      return false;
+    }
+    for (uintptr_t at = missing.from; at < missing.to; at += granule) {
+      auto known = parts_.find(at);
+      if (known == parts_.end()) {
+        std::list<uintptr_t> one{at}; // what needs memory comes first
+        known = parts_.try_emplace(at).first;
+        known->second.place = one.begin();
+        idle_.splice(idle_.end(), one);
+      }
+      Part& part = known->second;
+      part.range = meet(asked, {at, at + granule});
+      part.told = part.told.from < part.told.to ? Range{std::min(part.told.from, part.range.from),
+                                                        std::max(part.told.to, part.range.to)}
+                                                : part.range;
+    }
+  }
+  for (uintptr_t at = first; at < what.to; at += granule) {
+    Part& part = parts_.find(at)->second;
+    if (part.users++ == 0)
+      in_use_.splice(in_use_.end(), idle_, part.place);
+  }
+  drop_idle(idle_max, held);
+  return true;
+}
+
+void UserfaultMonitor::unwatch(Range what) noexcept {
+  what = whole_pages(what);
+  const Held held(lock_);
+  for (uintptr_t at = what.from & ~(granule - 1); at < what.to; at += granule) {
+    const auto known = parts_.find(at);
+    if (known == parts_.end() || --known->second.users != 0)
+      continue;
+    idle_.splice(idle_.end(), in_use_, known->second.place);
+  }
+  drop_idle(idle_max, held);
+}
+
+// That alone, as what lies beside it in a granule may be of a kind that the kernel refuses here.
+bool UserfaultMonitor::forget(Range what) noexcept {
+  what = whole_pages(what);
+  const Stripes met = stripes_of(what);
+  hooks_.before(met); // with no lock held, as it may wait
+  const bool any = unregister(what);
+  hooks_.after(met);
+  return any;
+}
+
+bool UserfaultMonitor::unregister(Range what) noexcept {
+  const Held held(lock_);
+  hear(held);
+  bool any = false;
+  for (auto at = parts_.lower_bound(what.from & ~(granule - 1));
+       at != parts_.end() && at->first < what.to; ++at)
+    if (at->second.told.meets(what)) {
+      any = true;
+      at->second.range = {};
+      if (at->second.told.from >= what.from && at->second.told.to <= what.to)
+        at->second.told = {};
+    }
+  if (!any)
+    return false;
+  // Who asks from here on waits: what changes now is not heard of.
+  begin();
+  tell_kernel_no_more(what, held);
+  tell(what, false);
+  end();
+  return true;
+}
+
+void UserfaultMonitor::drop_idle(size_t most, const Held& held) noexcept {
+  if (idle_.size() <= most)
+    return;
+  hear(held);
+  while (idle_.size() > most) {
+    const auto part = parts_.find(idle_.front());
+    const Range range = part->second.told;
+    idle_.pop_front();
+    parts_.erase(part);
+    tell_kernel_no_more(range, held);
+  }
+}
+
+} // namespace adverb::memory
