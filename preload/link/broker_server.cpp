@@ -3,6 +3,7 @@
 #include "world/world.h"
 
 #include <algorithm>
+#include <array>
 #include <cassert>
 #include <cerrno>
 #include <cstddef>
@@ -98,6 +99,10 @@ BrokerServer::BrokerServer(World& world, uint16_t port, bool for_all_users, Acce
 void BrokerServer::serve(int members, int peers) {
   const std::lock_guard hold(lock_);
   unix_fd_ = members;
+  readable_ = epoll_create1(EPOLL_CLOEXEC);
+  if (readable_ < 0)
+    world_.log.warn("epoll_create1: errno {}; no other process can be served", errno);
+  world_.service.own_fd(readable_);
   world_.service.watch(members, EPOLLIN, [this](uint32_t) {
     const std::lock_guard held(lock_);
     accept_members();
@@ -158,14 +163,16 @@ void BrokerServer::accept_members() {
       return;
     }
     ucred who{};
+    epoll_event readable{EPOLLIN, {.fd = fd}};
     if (peer_of(fd, who) != 0 || (!for_all_users_ && who.uid != geteuid()) ||
-        members_.size() >= members_max) {
+        members_.size() >= members_max || epoll_ctl(readable_, EPOLL_CTL_ADD, fd, &readable) != 0) {
       world_.counters.count(Counter::broker_refused);
       close(fd);
       continue;
     }
     auto member = Connection::make(world_, fd);
-    members_[member] = {who.pid, 0};
+    members_[member] = {who.pid, 0, fd};
+    member_by_fd_[fd] = member;
     member->start(
         [this, weak = std::weak_ptr(member)](const wire::Frame& frame, int&) {
           if (const auto from = weak.lock())
@@ -214,6 +221,8 @@ void BrokerServer::forget_member(const std::shared_ptr<Connection>& member) {
   assert(world_.service.on_thread());
   const std::lock_guard hold(lock_);
   std::erase_if(owners_, [&](const auto& entry) { return entry.second.member == member; });
+  if (const auto known = members_.find(member); known != members_.end())
+    member_by_fd_.erase(known->second.fd);
   members_.erase(member);
   look_if_unused();
 }
@@ -323,6 +332,21 @@ bool BrokerServer::is_foreign(const Owner& owner, uint32_t qpn) {
   return true;
 }
 
+// Those that have written something, however many there are.
+void BrokerServer::poll_members() {
+  std::array<epoll_event, 64> events;
+  // Who has not been read yet comes before who has written again.
+  for (size_t turns = members_.size() / events.size() + 1; turns != 0; --turns) {
+    const int n = epoll_wait(readable_, events.data(), static_cast<int>(events.size()), 0);
+    for (int i = 0; i < n; ++i)
+      if (const auto member = member_by_fd_.find(events[static_cast<size_t>(i)].data.fd);
+          member != member_by_fd_.end())
+        std::shared_ptr(member->second)->poll_now();
+    if (n < static_cast<int>(events.size()))
+      return;
+  }
+}
+
 void BrokerServer::on_stranger(const std::shared_ptr<Connection>& connection,
                                const wire::Hello& hello) {
   assert(world_.service.on_thread());
@@ -330,11 +354,7 @@ void BrokerServer::on_stranger(const std::shared_ptr<Connection>& connection,
   // A member wrote its registration before it told anybody its queue pair number: read all that is
   // there before looking the number up.
   accept_members();
-  std::vector<std::shared_ptr<Connection>> members;
-  for (const auto& [member, registered] : members_)
-    members.push_back(member);
-  for (const auto& member : members)
-    member->poll_now();
+  poll_members();
   // Devices number their queue pairs alike. The GID tells them apart where it was registered; else
   // the initiator asks again and meets the next.
   std::vector<const Owner*> all;
@@ -364,9 +384,8 @@ void BrokerServer::on_stranger(const std::shared_ptr<Connection>& connection,
     here_(fd, hello);
     return;
   }
-  if (member->send_with_fd(wire::frame(hello, wire::Type::handed), fd) != 0)
+  if (!member->hand(wire::frame(hello, wire::Type::handed), fd))
     world_.counters.count(Counter::broker_refused);
-  close(fd);
 }
 
 void BrokerServer::add(const wire::Id& gid, uint32_t qpn) {

@@ -71,6 +71,7 @@ private:
   void have_peers_soon(int error);
   void pause_if_exhausted(int listener);
   void accept_members();
+  void poll_members();
   void on_member(const std::shared_ptr<Connection>& from, const wire::Frame& frame);
   void accept_strangers();
   bool make_room();
@@ -94,8 +95,11 @@ private:
   struct Member {
     pid_t process;
     size_t registered;
+    int fd;
   };
   std::map<std::shared_ptr<Connection>, Member> members_;
+  std::unordered_map<int, std::shared_ptr<Connection>> member_by_fd_;
+  int readable_ = -1; // an epoll of the members' sockets, to be asked which have something
   std::map<std::shared_ptr<Connection>, Stranger> strangers_; // no hello yet
   uint64_t crowded_ = 0;                                      // timer, while no more are accepted
   std::chrono::nanoseconds unused_most_{};

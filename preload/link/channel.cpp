@@ -8,8 +8,12 @@ namespace adverb::link {
 void Channel::bind(uint64_t handle, uint64_t peers, bool proven) {
   const std::lock_guard hold(progress_.lock());
   const auto [at, fresh] = bound_.try_emplace(handle, Bound{peers, false, proven});
-  if (fresh || (at->second.peers == peers && !at->second.ended))
+  if (fresh)
     return;
+  if (at->second.peers == peers && !at->second.ended) { // once more, over another connection
+    at->second.proven = at->second.proven || proven;
+    return;
+  }
   const bool was = !at->second.ended;
   at->second = {peers, false, proven};
   if (was && user_)

@@ -261,7 +261,8 @@ void Companion::on_received(RxBuffer message) {
       world_.counters.count(observe::Counter::auth_failures);
       if (peer() != nullptr)
         peer()->count(Peer::Number::auth_failures);
-      world_.log.warn("a peer could not prove that it owns the queue pair it spoke for");
+      if (world_.log.every("companion-proof", 10))
+        world_.log.warn("a peer could not prove that it owns the queue pair it spoke for");
     }
     if (proven_)
       opened(*protocol_);

@@ -10,6 +10,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include <utility>
@@ -18,6 +19,14 @@ namespace adverb::link {
 
 namespace {
 constexpr size_t queue_max = 1 << 20; // a peer that does not read is not worth more
+constexpr size_t handed_max = 1024;   // descriptors, of a member that does not read
+
+// And no more than a quarter of those that there may be: others need some.
+size_t room_for_handed() {
+  rlimit files{};
+  return getrlimit(RLIMIT_NOFILE, &files) == 0 ? std::min<size_t>(handed_max, files.rlim_cur / 4)
+                                               : handed_max;
+}
 // Reads in one turn: more than a Unix socket's buffer holds, so that poll_now() sees all that was
 // sent before. Of a peer's one at a time, as others have their turns, too.
 constexpr int reads_at_once = 64;
@@ -40,11 +49,10 @@ Connection::~Connection() {
 void Connection::start(OnFrame on_frame, std::function<void(const char*)> on_close) {
   on_frame_ = std::move(on_frame);
   on_close_ = std::move(on_close);
-  world_.service.watch(fd_, EPOLLIN | (out_.empty() ? 0U : EPOLLOUT),
-                       [weak = weak_from_this()](uint32_t events) {
-                         if (const auto self = weak.lock())
-                           self->ready(events);
-                       });
+  world_.service.watch(fd_, awaited(), [weak = weak_from_this()](uint32_t events) {
+    if (const auto self = weak.lock())
+      self->ready(events);
+  });
 }
 
 void Connection::close() {
@@ -57,11 +65,15 @@ void Connection::close() {
     if (recv(fd_, unread.data(), unread.size(), MSG_DONTWAIT) <= 0)
       break;
   world_.service.unwatch(fd_);
+  if (rests_ != 0)
+    world_.service.cancel(std::exchange(rests_, 0));
   ::close(fd_);
   fd_ = -1;
   if (passed_fd_ >= 0)
     ::close(passed_fd_);
   passed_fd_ = -1;
+  for (const Handed& handed : std::exchange(handed_, {}))
+    ::close(handed.fd);
   on_frame_ = nullptr;
   on_close_ = nullptr;
   standing_ = nullptr;
@@ -101,8 +113,8 @@ void Connection::ready(uint32_t events) {
   const auto keep = shared_from_this();
   if ((events & EPOLLOUT) != 0) {
     flush();
-    if (fd_ >= 0 && out_.empty())
-      world_.service.change(fd_, EPOLLIN);
+    if (fd_ >= 0 && !has_more())
+      world_.service.change(fd_, awaited());
     if (has_sent_)
       stands();
   }
@@ -157,18 +169,43 @@ bool Connection::read_some() {
     room_ -= room_ == SIZE_MAX ? 0 : static_cast<size_t>(n);
     // A descriptor belongs to the frame it came with, and nothing is kept that could be handled.
     dispatch();
-    if (fd_ < 0)
+    if (fd_ < 0 || rests_ != 0)
       return true;
   }
   return true;
 }
 
 void Connection::poll_now() {
-  ready(EPOLLIN);
+  if (rests_ == 0)
+    ready(EPOLLIN);
+}
+
+// Whatever else happens to the socket is said unasked, and read_some() looks at it.
+uint32_t Connection::awaited() const noexcept {
+  return (rests_ == 0 ? EPOLLIN : 0U) | (has_more() ? EPOLLOUT : 0U);
+}
+
+void Connection::rest(std::chrono::nanoseconds length) {
+  assert(world_.service.on_thread());
+  if (fd_ < 0 || rests_ != 0)
+    return;
+  rests_ = world_.service.after(length, [weak = weak_from_this()] {
+    if (const auto self = weak.lock())
+      self->listen_again();
+  });
+  world_.service.change(fd_, awaited());
+}
+
+void Connection::listen_again() {
+  rests_ = 0;
+  const auto keep = shared_from_this();
+  dispatch();
+  if (fd_ >= 0)
+    world_.service.change(fd_, awaited());
 }
 
 void Connection::dispatch() {
-  while (fd_ >= 0) {
+  while (fd_ >= 0 && rests_ == 0) {
     wire::Frame frame{};
     const auto result = wire::parse(in_, frame);
     if (result == wire::Parse::partial)
@@ -212,8 +249,8 @@ void Connection::send(std::span<const std::byte> frame) {
     return;
   out_.insert(out_.end(), frame.begin(), frame.end());
   flush();
-  if (fd_ >= 0 && !out_.empty())
-    world_.service.change(fd_, EPOLLIN | EPOLLOUT);
+  if (fd_ >= 0 && has_more())
+    world_.service.change(fd_, awaited());
 }
 
 void Connection::flush() {
@@ -228,15 +265,27 @@ void Connection::flush() {
     has_sent_ = true;
     out_.erase(out_.begin(), out_.begin() + n);
   }
+  if (!handed_.empty() && flush_handed())
+    flush();
 }
 
-int Connection::send_with_fd(std::span<const std::byte> frame, int fd) {
+bool Connection::hand(std::vector<std::byte> frame, int fd) {
   assert(world_.service.on_thread());
-  if (fd_ < 0)
-    return EBADF;
-  if (!out_.empty())
-    return EAGAIN;
-  iovec io{const_cast<std::byte*>(frame.data()), frame.size()};
+  if (fd_ < 0 || handed_.size() >= room_for_handed()) {
+    ::close(fd);
+    return false;
+  }
+  handed_.push_back({std::move(frame), fd});
+  flush();
+  if (fd_ >= 0 && has_more())
+    world_.service.change(fd_, awaited());
+  return true;
+}
+
+// The oldest that waits. False: there is no room for it.
+bool Connection::flush_handed() {
+  const Handed& next = handed_.front();
+  iovec io{const_cast<std::byte*>(next.frame.data()), next.frame.size()};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
   msghdr message{};
   message.msg_iov = &io;
@@ -246,12 +295,18 @@ int Connection::send_with_fd(std::span<const std::byte> frame, int fd) {
   cmsghdr* c = CMSG_FIRSTHDR(&message);
   c->cmsg_level = SOL_SOCKET;
   c->cmsg_type = SCM_RIGHTS;
-  c->cmsg_len = CMSG_LEN(sizeof fd);
-  memcpy(CMSG_DATA(c), &fd, sizeof fd);
+  c->cmsg_len = CMSG_LEN(sizeof next.fd);
+  memcpy(CMSG_DATA(c), &next.fd, sizeof next.fd);
   const ssize_t n = sendmsg(fd_, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-  if (n < 0)
-    return errno;
-  return n == static_cast<ssize_t>(frame.size()) ? 0 : EAGAIN;
+  if (n < 0 && passing(errno))
+    return false;
+  if (n > 0) { // the descriptor has gone along
+    has_sent_ = true;
+    out_.insert(out_.end(), next.frame.begin() + n, next.frame.end());
+  }
+  ::close(next.fd);
+  handed_.pop_front();
+  return true;
 }
 
 } // namespace adverb::link

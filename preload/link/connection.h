@@ -5,7 +5,9 @@
 
 #include "link/wire.h"
 
+#include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string_view>
@@ -37,10 +39,13 @@ public:
   void read_no_more_than(size_t bytes) { room_ = bytes; }
   // Reads and handles what is there now.
   void poll_now();
+  // Handles and reads nothing more for so long: who asks too much has to wait.
+  void rest(std::chrono::nanoseconds length);
 
   void send(std::span<const std::byte> frame);
-  // errno value: it does not go out at once, whole.
-  int send_with_fd(std::span<const std::byte> frame, int fd);
+  // Has the descriptor, which is this one's from here on, go along with the frame as soon as the
+  // other end has room. False: too many wait for that, or it is no more; the descriptor is closed.
+  bool hand(std::vector<std::byte> frame, int fd);
   // Ends it; nothing is called any more. `flush`: what is still queued goes out first if it can.
   void close();
   bool is_open() const noexcept { return fd_ >= 0; }
@@ -58,6 +63,10 @@ private:
   void stands();
   bool read_some();
   void flush();
+  bool flush_handed();
+  bool has_more() const noexcept { return !out_.empty() || !handed_.empty(); }
+  void listen_again();
+  uint32_t awaited() const noexcept;
   void refuse_version(uint16_t theirs);
   bool passing(int error);
   void dispatch();
@@ -68,10 +77,16 @@ private:
   int fd_;
   std::vector<std::byte> in_;
   std::vector<std::byte> out_;
+  struct Handed {
+    std::vector<std::byte> frame;
+    int fd;
+  };
+  std::deque<Handed> handed_; // that wait for room
   int passed_fd_ = -1;
   bool has_sent_ = false;
   bool cut_ = false;
   bool malformed_ = false;
+  uint64_t rests_ = 0;     // the timer, while it does
   size_t room_ = SIZE_MAX; // that may still be read
   std::function<void()> standing_;
   OnFrame on_frame_;

@@ -238,8 +238,14 @@ bool Device::poll() {
     for (int i = 0; i < n; ++i) {
       const ibv_wc& wc = batch[static_cast<size_t>(i)];
       const auto qp = find(wc.qp_num);
-      if (wc.status != IBV_WC_SUCCESS && wc.status != IBV_WC_WR_FLUSH_ERR)
-        world_.log.info("{}: a companion queue pair failed: work completion status {}",
+      // Of a peer that has gone the program's own queue pair tells, by its timers; of anything else
+      // the program hears no more than that a request was refused.
+      if (wc.status == IBV_WC_RETRY_EXC_ERR)
+        world_.log.info("{}: a companion queue pair had no answer", device_->name);
+      else if (wc.status != IBV_WC_SUCCESS && wc.status != IBV_WC_WR_FLUSH_ERR &&
+               world_.log.every("companion-failed", 1))
+        world_.log.warn("{}: a companion queue pair failed with work completion status {}; what it "
+                        "carried is reported as refused by the peer",
                         device_->name, static_cast<int>(wc.status));
       if ((wc.wr_id & receive_bit) == 0) {
         if (qp)

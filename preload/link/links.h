@@ -55,10 +55,11 @@ public:
   virtual void serve(std::shared_ptr<Protocol> protocol) = 0;
 
   // publish() returns when the host's broker can find the queue pair: a peer told of it afterwards
-  // does find it. connected() at RTR; withdraw() at destroy and RESET.
+  // does find it. connected() at RTR; withdraw() when it is destroyed or at RESET, no sooner: who
+  // is told that nobody has it gives his request to the device.
   virtual void publish(const LocalQp& qp) = 0;
   virtual void connected(const LocalQp& qp) = 0;
-  virtual void withdraw(uint32_t qpn, ibv_device* device, uint64_t handle) = 0;
+  virtual void withdraw(uint32_t qpn, uint64_t handle) = 0;
 
   // Asks the peer of a connected queue pair, and for a channel of the protocol served under that
   // id. `done` is called once on the service thread, unless cancel_bind() comes first.

@@ -229,7 +229,8 @@ void Owner::on_frame(const std::shared_ptr<Link>& link, const wire::Frame& frame
     if (!link->trusted) {
       world_.counters.count(Counter::auth_failures);
       link->who->count(Number::auth_failures);
-      world_.log.warn("a peer does not know the key of the policy's link.key_file");
+      if (world_.log.every("wrong-key", 10))
+        world_.log.warn("a peer does not know the key of the policy's link.key_file");
       end(link, "wrong key");
     } else {
       link->who->admit(observe::PeerLevel::key);
@@ -357,6 +358,8 @@ void Owner::answer(const std::shared_ptr<Link>& link, const wire::Bind& bind, bo
     link->bound.erase(bind.handle);
   } else if (!probe) {
     link->bound[bind.handle] = {qp.handle, qp.device, 0, bind, {}};
+    if (link->vouched)
+      note_vouched(link, qp.handle);
     for (const auto& channel : link->channels)
       if (channel.device == qp.device)
         channel.end->bind(qp.handle, bind.handle, link->vouched);
@@ -482,7 +485,7 @@ Answer Owner::make_companion(const std::shared_ptr<Link>& link, const wire::Comp
   ack.credits = static_cast<uint16_t>(channel->credits());
   ack.message_max = static_cast<uint32_t>(channel->message_max());
   ack.protocol_version = protocol->version();
-  link->channels.push_back({qp.device, channel, request, ack});
+  link->channels.push_back({qp.device, channel, request, ack, qp.ah});
   await_opening(link, channel);
   return Answer::ok;
 }

@@ -86,6 +86,8 @@ private:
   wire::Answer judge(const std::shared_ptr<Link>& link, const wire::Prove& prove, wire::Mac& mac);
   bool make_room(const Slots& slots, SlotKind kind);
   void give_up(const std::shared_ptr<Link>& link, uint64_t peers, bool proven = false);
+  void note_vouched(const std::shared_ptr<Link>& link, uint64_t handle);
+  bool is_vouched_elsewhere(const std::shared_ptr<Link>& link, uint64_t handle) const;
   bool is_first_or_same(uint64_t handle, const wire::Share& identity);
 
   World& world_;
@@ -107,6 +109,9 @@ private:
   uint64_t next_wait_ = 1;
   // These, by the queue pair's number.
   std::unordered_map<uint32_t, std::unordered_set<uint64_t>> waiting_for_;
+  // Queue pairs that were bound over a link whose process needs no proof, by handle.
+  std::unordered_map<uint64_t, std::weak_ptr<Link>> vouched_;
+  size_t vouched_max_ = 1024; // before those that have ended are looked for
   std::unordered_map<uint64_t, wire::Share> proven_by_; // queue pairs, by handle; whose identity
   std::deque<std::weak_ptr<Link>> strangers_;           // the oldest first
   struct Opening {

@@ -134,6 +134,16 @@ void Owner::give_opening_up(uint64_t number) {
   if (const auto link = late.link.lock()) { // else its receives go when the next is asked for
     if (opening_.size() >= opening_max)
       link->who->count(Number::bound_companions);
+    // Its peer may have been stopped, or this process, so that the nonce waits to be looked at. It
+    // is told, and asks for another.
+    for (const auto& c : link->channels)
+      if (c.end == channel) {
+        wire::CompanionAck ack{};
+        ack.handle = c.asked.handle;
+        ack.protocol = c.asked.protocol;
+        ack.answer = static_cast<uint32_t>(Answer::not_ready);
+        link->connection->send(wire::frame(ack));
+      }
     std::erase_if(link->channels, [&](const auto& c) { return c.end == channel; });
   }
 }

@@ -37,6 +37,7 @@ struct Channel {
   std::shared_ptr<Companion> end;
   wire::Companion asked;
   wire::CompanionAck answered;
+  ibv_ah_attr path; // to the peer's host, of the queue pair that it was made for
 };
 
 // A queue pair that the peer is about to prove.
@@ -70,6 +71,7 @@ struct Link {
   std::map<uint64_t, Claim> claims;          // the same
   int failed = 0;                            // of these, without a proof, within a second from:
   std::chrono::nanoseconds failed_since{};
+  int too_early = 0;        // claims refused since then, as too many had come to nothing
   std::set<uint64_t> waits; // of binds and probes
   std::vector<Channel> channels;
 };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // How a peer proves that a queue pair it has bound is its own: by using it (proof.h).
+#include "link/identity.h"
 #include "link/owner.h"
 #include "link/owner_parts.h"
 #include "link/proof.h"
@@ -28,9 +29,18 @@ constexpr size_t claims_max = 64; // of a peer process
 // Who has so many that come to nothing within a second has to wait for the next one.
 constexpr int failed_max = 8;
 constexpr std::chrono::seconds failed_within{1};
+// And who asks all the same is not listened to for the rest of it: each answer takes time from all
+// other peers'.
+constexpr int too_early_max = 64;
 
 bool is_empty(const wire::Share& share) {
   return share == wire::Share{};
+}
+
+bool lead_to_one_host(const ibv_ah_attr& a, const ibv_ah_attr& b) {
+  if (a.is_global != 0 || b.is_global != 0)
+    return a.is_global == b.is_global && id_of(a.grh.dgid) == id_of(b.grh.dgid);
+  return a.dlid == b.dlid;
 }
 
 } // namespace
@@ -68,8 +78,11 @@ Answer Owner::make_claim(const std::shared_ptr<Link>& link, const wire::Claim& a
     }
     return Answer::real_key;
   }
-  if (link->claims.size() >= claims_max ||
-      (link->failed >= failed_max && world_.clock.now() - link->failed_since < failed_within)) {
+  const auto left = link->failed_since + failed_within - world_.clock.now();
+  const bool early = link->failed >= failed_max && left.count() > 0;
+  if (early && ++link->too_early >= too_early_max)
+    link->connection->rest(left);
+  if (early || link->claims.size() >= claims_max) {
     link->who->count(Number::bound_slots);
     return Answer::not_there;
   }
@@ -144,6 +157,7 @@ void Owner::give_up(const std::shared_ptr<Link>& link, uint64_t peers, bool prov
   if (const auto now = world_.clock.now(); now - link->failed_since >= failed_within) {
     link->failed_since = now;
     link->failed = 0;
+    link->too_early = 0;
   }
   ++link->failed;
 }
@@ -217,11 +231,37 @@ Answer Owner::judge(const std::shared_ptr<Link>& link, const wire::Prove& prove,
   // is late: no reason to refuse who has it now.
   if (!proof || !equal(proof->initiator, prove.mac))
     return written ? Answer::not_there : Answer::refused;
-  if (!is_first_or_same(qp.handle, prove.identity))
+  // Who is at the other end of that companion is where it leads. A client of the same domain on
+  // another host could use the slot, too, but this queue pair's peer is not there.
+  if (!lead_to_one_host(channel->path, qp.ah))
+    return Answer::refused;
+  if (!link->vouched &&
+      (is_vouched_elsewhere(link, qp.handle) || !is_first_or_same(qp.handle, prove.identity)))
     return Answer::refused;
   channel->end->prove(qp.handle, prove.handle);
   mac = proof->owner;
   return Answer::ok;
+}
+
+void Owner::note_vouched(const std::shared_ptr<Link>& link, uint64_t handle) {
+  vouched_[handle] = link;
+  if (vouched_.size() <= vouched_max_)
+    return;
+  std::erase_if(vouched_, [this](const auto& entry) {
+    LocalQp qp;
+    return entry.second.expired() || !directory_.find(entry.first, qp);
+  });
+  vouched_max_ = std::max(vouched_max_, 2 * vouched_.size());
+}
+
+// By a process whose connection stands: what it has bound nobody else proves. One that is away
+// may be the one who proves, over a connection of which the kernel does not say whose it is.
+bool Owner::is_vouched_elsewhere(const std::shared_ptr<Link>& link, uint64_t handle) const {
+  const auto at = vouched_.find(handle);
+  const auto other = at == vouched_.end() ? nullptr : at->second.lock();
+  return other && other != link && other->vouched && !other->away && links_.contains(other) &&
+         std::ranges::any_of(other->bound,
+                             [&](const auto& entry) { return entry.second.handle == handle; });
 }
 
 // A second client of the same protection domain could write into the slot, too: what has been

@@ -109,10 +109,10 @@ void Seeker::finish(const std::shared_ptr<Search>& search, Bound bound) {
   const auto it = searches_.find(search->qp.handle);
   if (it != searches_.end() && it->second == search)
     searches_.erase(it);
-  if (bound.verdict != Verdict::adverb) {
+  if (bound.verdict != Verdict::adverb)
     unbind(search->qp.handle);
+  if (bound.verdict != Verdict::adverb || bound.proven)
     claims_.erase(search->qp.handle);
-  }
   if (bound.verdict == Verdict::refused) {
     world_.counters.count(Counter::hellos_refused);
     if (world_.log.every("bind-refused", 5))
@@ -249,9 +249,7 @@ void Seeker::on_bind_ack(const std::shared_ptr<Link>& link, const wire::BindAck&
     }
     if (const auto bound = bound_.find(ack.handle); bound != bound_.end())
       bound->second.remote_handle = ack.remote_handle;
-    if (search->proven)
-      claims_.erase(ack.handle);
-    else
+    if (!search->proven) // else it is kept, as another link may need it should this one be lost
       send_claim(link, ack.handle);
     want_channel(link, search);
     return;

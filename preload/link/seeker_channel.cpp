@@ -152,9 +152,12 @@ void Seeker::on_companion_ack(const std::shared_ptr<Link>& link, const wire::Com
   if (path.channel->connect(path.qp,
                             {ack.qpn, ack.psn, ack.credits, ack.message_max, ack.protocol_version,
                              path.asked.timeout},
-                            {bytes.begin(), bytes.end()}, [this, settle](bool ok) {
-                              // The verdict is given on the service thread.
-                              world_.service.run([settle, ok] {
+                            {bytes.begin(), bytes.end()}, [this, link, settle](bool ok) {
+                              // The verdict is given on the service thread. That the peer has lost
+                              // the connection may not have been heard yet: then it is no verdict.
+                              world_.service.run([link, settle, ok] {
+                                if (!ok)
+                                  link->connection->poll_now();
                                 settle(ok ? nullptr : "no proof over the companion queue pair");
                               });
                             }) != 0) {

@@ -30,6 +30,9 @@ namespace {
 constexpr std::chrono::seconds remember_silence{10};
 constexpr int silences_max = 5; // that count
 constexpr std::chrono::milliseconds remember_refusal{50};
+// A broker that has just ended is followed by another, which takes some instants to listen: so one
+// refusal says nothing.
+constexpr std::chrono::milliseconds refused_apart{250};
 // Who accepts connections may be a broker that is slow, or its successor about to take over. Where
 // there has been one, or it has said so by its banner, it is waited for.
 constexpr std::chrono::seconds answer_due{3};
@@ -154,9 +157,20 @@ auto Seeker::take_waiting(Host& host, const std::shared_ptr<Link>& link)
 void Seeker::no_link(Host& host, const std::shared_ptr<Link>& link, Answer answer, Why host_wide,
                      const char* why) {
   const auto waiting = take_waiting(host, link);
-  if (host_wide == Why::refusal)
-    host.stock_until = world_.clock.now() + remember_refusal;
-  else if (host_wide == Why::silence)
+  if (host_wide == Why::refusal) {
+    const auto now = world_.clock.now();
+    if (!std::exchange(host.refused, true))
+      host.refused_from = now;
+    if (const auto left = host.refused_from + refused_apart - now; left.count() > 0) {
+      const auto pause = std::chrono::ceil<std::chrono::milliseconds>(left);
+      --link->first->attempts; // the same process is to be asked
+      again_later(link->first, pause);
+      for (const auto& search : waiting)
+        again_later(search, pause);
+      return;
+    }
+    host.stock_until = now + remember_refusal;
+  } else if (host_wide == Why::silence)
     host.stock_until =
         world_.clock.now() + remember_silence * (1 << std::min(host.silences++, silences_max));
   const Verdict verdict = answer == Answer::refused || answer == Answer::wrong_version
@@ -298,6 +312,7 @@ void Seeker::on_hello_ack(const std::shared_ptr<Link>& link, const wire::HelloAc
   link->ticket = ack.ticket;
   link->who = meet(link->host, link->peer, link->vouched);
   host.known = true;
+  host.refused = false;
   host.stock_until = {};
   host.silences = 0;
   host.links.push_back(link);

@@ -127,6 +127,8 @@ struct Host {
   std::deque<std::shared_ptr<Search>> waiting; // for the connection under way
   std::chrono::nanoseconds stock_until{};      // of the World's clock
   int silences = 0;                            // in a row
+  bool refused = false;                        // the last time it was asked, and since when
+  std::chrono::nanoseconds refused_from{};
 };
 
 } // namespace adverb::link::seeking

@@ -36,7 +36,7 @@ public:
   void serve(std::shared_ptr<Protocol> protocol) override { protocols_.add(std::move(protocol)); }
   void publish(const LocalQp& qp) override;
   void connected(const LocalQp& qp) override;
-  void withdraw(uint32_t qpn, ibv_device* device, uint64_t handle) override;
+  void withdraw(uint32_t qpn, uint64_t handle) override;
   void bind(const LocalQp& qp, uint8_t protocol, std::function<void(Bound)> done) override;
   void cancel_bind(uint64_t handle) override;
   bool has_met(const LocalQp& qp, uint8_t protocol) const override {
@@ -82,7 +82,7 @@ void SocketLinks::connected(const LocalQp& qp) {
   world_.service.run([this, qpn = qp.qpn] { owner_.retry_waiting(qpn); });
 }
 
-void SocketLinks::withdraw(uint32_t qpn, ibv_device*, uint64_t handle) {
+void SocketLinks::withdraw(uint32_t qpn, uint64_t handle) {
   LocalQp was;
   if (directory_.remove(handle, &was))
     broker_.remove({}, qpn);

@@ -154,6 +154,18 @@ std::vector<std::string> search_directories(uid_t uid) {
   return out;
 }
 
+std::vector<pid_t> processes_with_pages(const std::vector<std::string>& directories) {
+  std::vector<pid_t> out;
+  for (const std::string& directory : directories) {
+    const std::unique_ptr<DIR, int (*)(DIR*)> open_dir(opendir(directory.c_str()), closedir);
+    while (const dirent* entry = open_dir ? readdir(open_dir.get()) : nullptr)
+      if (const auto name = parse_page_name(entry->d_name);
+          name && std::ranges::find(out, name->pid) == out.end())
+        out.push_back(name->pid);
+  }
+  return out;
+}
+
 std::vector<FoundPage> find_pages(const std::vector<std::string>& directories, uid_t uid) {
   std::vector<FoundPage> out;
   for (const std::string& directory : directories) {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <deque>
+#include <fstream>
 #include <optional>
 #include <random>
 #include <sys/resource.h>
@@ -177,6 +178,11 @@ public:
     pollfd ready{fd_, POLLIN, 0};
     return poll(&ready, 1, 0) == 0;
   }
+  bool is_ended() const { // or will be
+    char byte;
+    pollfd ready{fd_, POLLIN, 0};
+    return poll(&ready, 1, 30000) == 1 && recv(fd_, &byte, sizeof byte, 0) == 0;
+  }
   bool has_ended() const {
     char byte;
     return recv(fd_, &byte, sizeof byte, MSG_DONTWAIT | MSG_PEEK) == 0;
@@ -242,6 +248,32 @@ bool a_channel_is_made_only_for_a_queue_pair_that_is_bound() {
   liar.say(wire::frame(wire::Unbind{1}));
   CHECK_THAT(liar.companion(1, 2) == Answer::no_such_qp);
   return true;
+}
+
+// Anybody may say so as often as he likes.
+bool who_has_not_the_key_is_counted_each_time_and_logged_once() {
+  constexpr uint32_t many = 5;
+  Place place;
+  const std::string log = place.file("log", "");
+  Node owner(place.policy("0123456789abcdef-log"), [&](Node& me) {
+    setenv("ADVERB_LOG_FILE", log.c_str(), 1);
+    own(me);
+    me.tell(static_cast<uint32_t>(value(observe::Counter::auth_failures)));
+  });
+  if (!owner.hear('r'))
+    return false;
+  for (uint32_t i = 0; i < many; ++i) {
+    const Speaker stranger(place);
+    stranger.say(wire::frame(wire::Auth{}));
+    CHECK_THAT(stranger.is_ended());
+  }
+  owner.say('q');
+  CHECK_THAT(owner.told() == many);
+  size_t lines = 0;
+  std::ifstream file(log);
+  for (std::string line; std::getline(file, line);)
+    lines += line.find("does not know the key") != std::string::npos ? 1 : 0;
+  return lines == 1;
 }
 
 bool nobody_else_is_told_that_a_wait_is_over() {
@@ -394,7 +426,9 @@ bool companions_that_nobody_opens_make_room_for_others() {
     for (int n = 0; n < 64; ++n)
       CHECK_THAT(stranger.companion(1, 2) == Answer::ok);
   }
-  return true;
+  // Whose had to go is told, and would ask again.
+  const auto told = crowd.front().hear<wire::CompanionAck>();
+  return told.answer == static_cast<uint32_t>(Answer::not_ready) && told.handle == 1;
 }
 
 // And half of the process's descriptors stay its own.
@@ -504,6 +538,7 @@ constexpr Case cases[] = {
     CASE(companions_that_nobody_opens_make_room_for_others),
     CASE(who_has_shown_nothing_makes_room_for_others),
     CASE(a_channel_is_made_only_for_a_queue_pair_that_is_bound),
+    CASE(who_has_not_the_key_is_counted_each_time_and_logged_once),
     CASE(nobody_else_is_told_that_a_wait_is_over),
     CASE(a_process_may_have_so_many_queue_pairs_bound_and_others_have_theirs),
     CASE(an_owner_outlives_peers_that_talk_nonsense),

@@ -118,7 +118,7 @@ bool a_lost_link_is_found_by_any_queue_pair_that_is_left() {
     me.hear('w');
     for (uint32_t i = 0; i < 8; ++i)
       if (i != 5)
-        links().withdraw(there + i, device(), 2 + i);
+        links().withdraw(there + i, 2 + i);
     me.say('d');
     me.hear('q');
   });

@@ -197,7 +197,7 @@ bool a_queue_pair_withdrawn_is_not_found_and_its_successor_is() {
     install();
     links().publish(qp(there, 2));
     links().connected(qp(there, 2, here));
-    links().withdraw(there, device(), 2);
+    links().withdraw(there, 2);
     me.say('r');
     CHECK_THAT(me.hear('c'));
     links().publish(qp(there, 3));

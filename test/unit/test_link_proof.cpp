@@ -71,6 +71,8 @@ struct QueuePair {
   // As links know it, which may be told that it has another number.
   link::LocalQp local(uint64_t handle, uint32_t number = 0) const {
     link::LocalQp q = link_test::qp(number != 0 ? number : qp->qp_num, handle, dest);
+    if (q.connected && elsewhere)
+      q.ah.grh.dgid = *elsewhere;
     q.slots = domain.slots;
     q.access = access;
     q.responder_resources = 1;
@@ -112,7 +114,17 @@ struct QueuePair {
   const unsigned access;
   ibv_qp* qp = nullptr;
   uint32_t dest = 0;
+  std::optional<ibv_gid> elsewhere; // the host of its peer, as links are told
 };
+
+// A host that is not this one, 127.0.0.2.
+ibv_gid another_host() {
+  ibv_gid gid{};
+  gid.raw[10] = gid.raw[11] = 0xFF;
+  gid.raw[12] = 127;
+  gid.raw[15] = 2;
+  return gid;
+}
 
 link::Offer claim(uint64_t handle, uint32_t key = some_key) {
   std::promise<link::Offer> promise;
@@ -131,14 +143,16 @@ Answer prove(uint64_t handle, const wire::Share& read = {}) {
 }
 
 // Owns as many queue pairs as it is told the peers of, all in one domain, and says at its end what
-// it has counted.
-Node::Story owns(unsigned access, size_t count = 1) {
-  return [access, count](Node& me) {
+// it has counted. `far`: the peer of the first is on another host.
+Node::Story owns(unsigned access, size_t count = 1, bool far = false) {
+  return [access, count, far](Node& me) {
     install();
     Domain domain;
     std::vector<QueuePair> pairs;
     for (size_t i = 0; i < count; ++i)
       me.tell(pairs.emplace_back(domain, access).qp->qp_num);
+    if (far)
+      pairs.front().elsewhere = another_host();
     for (size_t i = 0; i < count; ++i) {
       pairs[i].connect(me.told());
       links().publish(pairs[i].local(100 + i));
@@ -305,6 +319,35 @@ bool what_has_been_proven_nobody_else_proves_again() {
     return false;
   const Counted counted = count(owner);
   return counted.proven == 3 && counted.failures == 1;
+}
+
+// Nor does who is not on the host that the queue pair leads to, though nobody has proven it yet.
+bool who_is_on_another_host_than_the_peer_proves_nothing() {
+  Place place;
+  Node owner(place.proving(place.port), owns(writes, 2, true));
+  const uint32_t first = owner.told();
+  const uint32_t second = owner.told();
+  constexpr uint32_t victims = 7777;
+  Initiator liar(place.proving(place.port), second, [&](Node&, QueuePair& pair) {
+    CHECK_THAT(prove_by_using(pair, 1, SlotKind::write) == Answer::ok); // its own
+    link::LocalQp lie = pair.local(2, victims);
+    lie.dest_qpn = first;
+    lie.sgid = another_host();
+    CHECK_THAT(bind(lie).verdict == Verdict::adverb);
+    const auto offer = claim(2);
+    wire::Share read{};
+    CHECK_THAT(offer.answer == Answer::ok && pair.carry(offer, read));
+    CHECK_THAT(prove(2, read) == Answer::refused);
+  });
+  owner.tell(victims);
+  owner.tell(liar.told());
+  if (!owner.hear('r'))
+    return false;
+  liar.say('c');
+  if (!liar.ended_well())
+    return false;
+  const Counted counted = count(owner);
+  return counted.proven == 1 && counted.failures == 1;
 }
 
 // Somebody has the port, and says that the queue pair is its own.
@@ -516,6 +559,27 @@ bool who_asks_of_ever_more_keys_that_do_not_exist_is_told_nothing_for_a_while() 
   return seeker.ended_well();
 }
 
+bool who_claims_again_and_again_is_not_listened_to_for_the_rest_of_a_second() {
+  Place place;
+  Node owner(place.proving(place.port), owns(writes));
+  const uint32_t theirs = owner.told();
+  Initiator seeker(place.proving(place.port), theirs, [&](Node&, QueuePair& pair) {
+    CHECK_THAT(bind(pair.local(1)).verdict == Verdict::adverb);
+    while (claim(1).answer == Answer::ok) { // none of them is proven
+    }
+    uint32_t refused = 1;
+    while (claim(1).answer == Answer::not_there)
+      ++refused;
+    CHECK_THAT(refused <= 64);
+    CHECK_THAT(bind(pair.local(2)).verdict == Verdict::adverb);
+  });
+  owner.tell(seeker.told());
+  if (!owner.hear('r'))
+    return false;
+  seeker.say('c');
+  return seeker.ended_well();
+}
+
 bool a_claim_is_answered_when_its_queue_pair_is_there() {
   Place place;
   Node owner(place.proving(place.port), [](Node& me) {
@@ -653,10 +717,12 @@ constexpr Case cases[] = {
     CASE(a_queue_pair_that_lets_its_peer_do_nothing_cannot_be_proven),
     CASE(who_cannot_use_the_queue_pair_proves_nothing),
     CASE(what_has_been_proven_nobody_else_proves_again),
+    CASE(who_is_on_another_host_than_the_peer_proves_nothing),
     CASE(who_has_not_the_queue_pair_is_not_taken_for_its_owner),
     CASE(no_slot_is_used_before_a_companion_is_open),
     CASE(for_a_key_of_the_device_no_slot_is_given),
     CASE(who_asks_of_ever_more_keys_that_do_not_exist_is_told_nothing_for_a_while),
+    CASE(who_claims_again_and_again_is_not_listened_to_for_the_rest_of_a_second),
     CASE(a_claim_is_answered_when_its_queue_pair_is_there),
     CASE(all_that_is_asked_for_goes_with_the_hello),
     CASE(a_relay_that_alters_anything_is_found_out),

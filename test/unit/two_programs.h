@@ -75,7 +75,7 @@ public:
   void serve(std::shared_ptr<link::Protocol> protocol) override { protocol_ = std::move(protocol); }
   void publish(const link::LocalQp& qp) override { joint_.published.push_back({qp, this}); }
   void connected(const link::LocalQp&) override {}
-  void withdraw(uint32_t, ibv_device*, uint64_t handle) override {
+  void withdraw(uint32_t, uint64_t handle) override {
     std::erase_if(joint_.published, [&](const auto& p) {
       return p.qp.handle == handle && p.links == this; // handles are of each program
     });
