@@ -119,19 +119,19 @@ void Qp::part_from_peer() {
     forget_proof(false);
     send_.stop();
   }
-  if (may_link_) {
+  if (may_link_)
     world().links().cancel_bind(handle);
-    world().links().withdraw(qpn_, qp_->context->device, handle);
-  }
   if (initiator)
     initiator->detach(handle);
   context_->barrier({.target = handle_});
 }
 
 // Takes it away from peers, whose requests are refused from here on, and what they were lent. The
-// device has no queue pair by then that would answer for it.
+// device has no queue pair by then that would answer for it: who asked before and was told that
+// there is none would have his request refused by it, which a stock peer's would not be.
 void Qp::end_target() {
   if (may_link_) {
+    world().links().withdraw(qpn_, handle_);
     world().targets().remove(handle_);
     world().links().unbind(handle_);
   }
@@ -215,11 +215,11 @@ link::LocalQp Qp::local() const {
   l.slots = pd_->slots;
   l.is_virtual = [weak = weak_from_this()](uint32_t key) {
     const auto self = weak.lock();
-    return !self || self->context_->regions().is_virtual_to_peer(key);
+    return !self || self->context_->regions().is_virtual_to_peer(self->pd(), key);
   };
   l.exists = [weak = weak_from_this()](uint32_t key) {
     const auto self = weak.lock();
-    return !self || self->context_->regions().exists(key);
+    return !self || self->context_->regions().exists(self->pd(), key);
   };
   const ibv_qp_state state = state_;
   l.connected = state != IBV_QPS_RESET && state != IBV_QPS_INIT;
@@ -297,6 +297,12 @@ void Qp::on_keys_ended(std::span<const uint32_t> keys) {
   const std::lock_guard hold(lock_);
   if (peer_ == Peer::linked)
     send_.on_keys_ended(keys);
+}
+
+void Qp::on_recall() {
+  const std::lock_guard hold(lock_);
+  if (peer_ == Peer::linked)
+    send_.have_reported();
 }
 
 void Qp::on_down() {
@@ -400,6 +406,9 @@ steering::Facts Qp::facts(const steering::Request& r) {
       // Nothing is served that is not proven; who asks of the key has that done.
       if (!proven_ && facts.key.kind == steering::KeyVerdict::Kind::virtual_key)
         facts.key = {};
+      facts.leased = facts.key.kind == steering::KeyVerdict::Kind::virtual_key &&
+                     !steering::is_atomic(r.wr.opcode) && !messages_.lossy() &&
+                     messages_.is_leased(r);
       // What has to wait for the device's lane is asked meanwhile.
       // And one that is sent in vain would be passed by what it must not be: order "relaxed".
       facts.key_likely_virtual = proven_ && messages_.key_likely_virtual() && !device_.busy() &&

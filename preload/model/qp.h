@@ -98,6 +98,7 @@ public:
   void on_replies(std::span<const std::byte> replies) override;
   void on_credit() override;
   void on_keys_ended(std::span<const uint32_t> keys) override;
+  void on_recall() override;
   void on_down() override;
 
   // transfer::Target

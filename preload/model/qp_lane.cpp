@@ -125,6 +125,17 @@ void QpLane::want_flushed() {
     post_marker(IBV_WR_RDMA_WRITE);
 }
 
+// By a marker of a kind that is on its way already: the peer lets this one do that.
+void QpLane::want_reported() {
+  commit();
+  const InFlight is = in_flight();
+  if (!is.reads && !is.writes)
+    return;
+  wish();
+  if (lacks_marker())
+    post_marker(is.reads ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE);
+}
+
 void QpLane::post_marker(std::optional<ibv_wr_opcode> opcode) {
   if (!opcode || !device_.take_marker())
     return;

@@ -57,6 +57,8 @@ public:
   void want_drained(const steering::Request& next) override;
   // The queue pair is in error, and somebody waits for all that is with the device.
   void want_flushed();
+  // Somebody waits for the READs and WRITEs that are with the device.
+  void want_reported();
   // Posts a WRITE or READ of adverb's own, for `next`, which waits, in a marker's place: it reports
   // itself, and with it all before it. errno value; EAGAIN: not now, but somebody will ask again.
   int post_aside(const steering::Request& next, ibv_send_wr wr);

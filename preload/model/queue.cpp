@@ -204,6 +204,9 @@ Queue::Refused Queue::turn(uint64_t sync, bool whole) {
   // It passed one that the device does not report by itself: order "relaxed".
   if (done_below_ > ring_.head() && device_.busy() && gate_ != Gate::stopped) [[unlikely]]
     device_.want_drained(ring_.at(done_below_ - 1));
+  // Again and again, as there may have been no room for a marker.
+  if (report_below_ > ring_.head() && device_.busy() && gate_ != Gate::stopped) [[unlikely]]
+    device_.want_reported();
   // Nothing else may tell what the device had done by then.
   if (flushed_from_ != UINT64_MAX && device_.busy() && gate_ != Gate::stopped) [[unlikely]]
     device_.want_flushed();

@@ -102,6 +102,11 @@ public:
   void on_completion(const steering::Completion& completion);
   // What was known of these remote keys holds no more.
   void on_keys_ended(std::span<const uint32_t> keys);
+  // What is with the device is to be known to be complete as soon as it is.
+  void have_reported() {
+    report_below_ = ring_.tail();
+    turn();
+  }
   // The link of the software lanes is gone: what they carried is given to the device, whose timers
   // and NAKs tell a dead peer from one that lives.
   void on_gone();
@@ -206,10 +211,11 @@ private:
   steering::Seat seat_;
   std::vector<std::unique_ptr<steering::Way>> ways_; // by their place in the table
 
-  uint64_t next_;            // to issue
-  uint64_t done_below_ = 0;  // none from here on is done
-  bool error_left_ = false;  // a completion in error has
-  bool undelivered_ = false; // of the completion that is being looked at
+  uint64_t next_;             // to issue
+  uint64_t done_below_ = 0;   // none from here on is done
+  bool error_left_ = false;   // a completion in error has
+  uint64_t report_below_ = 0; // what is with the device of those below is to be reported
+  bool undelivered_ = false;  // of the completion that is being looked at
   // Behind one that could not be delivered the device went on, which knew nothing of that.
   uint64_t flushed_from_ = UINT64_MAX;
   // Of the device's error, where its own completion was a marker's; the first that is flushed has

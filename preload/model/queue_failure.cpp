@@ -2,6 +2,7 @@
 // What the queue does when something went wrong: starts anew, replays, flushes.
 #include "model/queue.h"
 #include "steering/opcode.h"
+#include "transfer/message_lane.h"
 #include "world/world.h"
 
 #include <algorithm>
@@ -211,6 +212,10 @@ void Queue::on_keys_ended(std::span<const uint32_t> keys) {
   turn();
 }
 
+// What had been sent may have been carried out, or not. The device of a reliable queue pair fails
+// the first of it, and so all that is behind it. Of one whose messages may be lost it has to be
+// given every one, and drops them with nobody's knowing: sent to the peer once more over the next
+// link, one could be carried out a second time.
 void Queue::on_gone() {
   close_bare();
   bare_.forget_key();
@@ -221,7 +226,13 @@ void Queue::on_gone() {
   while (first < ring_.tail() && ring_.at(first).stage != Stage::carried &&
          ring_.at(first).stage != Stage::half)
     ++first;
-  if (first < ring_.tail())
+  const bool lossy = seat_.messages.lossy();
+  for (uint64_t s = first; s < ring_.tail() && lossy; ++s)
+    if (Request& r = ring_.at(s); r.stage == Stage::carried || r.stage == Stage::half)
+      r.unasked = Unasked::device;
+  if (first < ring_.tail() && lossy)
+    rewind(first);
+  else if (first < ring_.tail())
     replay(ring_.at(first), Fault::peer);
   else
     rewind(next_); // they may have waited for a credit

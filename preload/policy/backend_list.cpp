@@ -10,7 +10,8 @@ namespace adverb::policy {
 namespace {
 
 constexpr BackendTraits rows[] = {
-#define BACKEND(name, unpins, lends, verdict, words) {#name, unpins, lends, verdict, words},
+#define BACKEND(name, unpins, lends, leases, verdict, words)                                       \
+  {#name, unpins, lends, leases, verdict, words},
 #include ADVERB_BACKENDS
 };
 

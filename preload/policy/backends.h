@@ -15,6 +15,7 @@ struct BackendTraits {
   std::string_view name;
   bool unpins = false;
   bool lends = false;
+  bool leases = false;
   std::string_view verdict;
   std::string_view words;
 };

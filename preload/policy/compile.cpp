@@ -241,7 +241,7 @@ Document compile(const Json& document, const std::string& file, std::vector<Erro
   if (usable("staging"))
     result.staging = *parse_size(text(document["staging"]));
   if (usable("pinned_budget"))
-    result.pinned_budget = *parse_size(text(document["pinned_budget"]));
+    result.pinned_budget = parse_size(text(document["pinned_budget"])); // none of "auto"
   const bool listed =
       std::ranges::none_of(errors, [](const Error& error) { return error.pointer == "/rules"; });
   if (!document.is_object() || !document.contains("rules") || !listed)

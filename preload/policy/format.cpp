@@ -131,6 +131,12 @@ bool printable(std::string_view text) {
 constexpr Format formats[] = {
     {"adverb-size", "a size such as \"64KiB\"",
      [](std::string_view text) { return parse_size(text).has_value(); }, suggest_size, parse_size},
+    {"adverb-budget", "a size such as \"64MiB\", or \"auto\"",
+     [](std::string_view text) { return text == "auto" || parse_size(text).has_value(); },
+     [](std::string_view text) {
+       return lowered(text) == "auto" ? std::string("auto") : suggest_size(text);
+     },
+     parse_size},
     {"adverb-duration", "a duration such as \"200ms\"",
      [](std::string_view text) { return parse_duration(text).has_value(); }, suggest_duration,
      parse_duration},

@@ -79,8 +79,9 @@ public:
 
   const LinkSettings& link() const noexcept { return link_; }
   const LogSettings& log() const noexcept { return log_; }
-  uint64_t staging() const noexcept { return staging_; }             // bytes, before RLIMIT_MEMLOCK
-  uint64_t pinned_budget() const noexcept { return pinned_budget_; } // bytes
+  uint64_t staging() const noexcept { return staging_; } // bytes, before RLIMIT_MEMLOCK
+  // Bytes; nothing: as the host has room for.
+  std::optional<uint64_t> pinned_budget() const noexcept { return pinned_budget_; }
   const std::string& source() const noexcept { return source_; } // path, "profile NAME" or built-in
   const std::string& description() const noexcept { return description_; }
 
@@ -99,7 +100,7 @@ private:
   LinkSettings link_;
   LogSettings log_;
   uint64_t staging_;
-  uint64_t pinned_budget_;
+  std::optional<uint64_t> pinned_budget_;
   std::string source_;
   std::string description_;
   bool idle_;

@@ -48,7 +48,7 @@ struct Document {
   LogSettings log;
   LinkSettings link;
   uint64_t staging = 16u << 20;
-  uint64_t pinned_budget = 16u << 20;
+  std::optional<uint64_t> pinned_budget; // nothing: "auto", what the host has room for
   std::vector<Rule> rules;
 };
 

@@ -69,6 +69,9 @@ int Backend::lend(Region& /*region*/, uint64_t /*address*/, uint64_t /*length*/,
   return EOPNOTSUPP;
 }
 
-void Backend::take_back(const std::shared_ptr<Grant>& /*grant*/) noexcept {}
+int Backend::lease(Region& /*region*/, uint64_t /*address*/, uint64_t /*length*/,
+                   std::shared_ptr<Grant>& /*grant*/) {
+  return EOPNOTSUPP;
+}
 
 } // namespace adverb::registration

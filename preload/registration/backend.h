@@ -106,8 +106,10 @@ public:
   // lock of Regions; asked only of a backend that lends. errno.
   [[nodiscard]] virtual int lend(Region& region, uint64_t address, uint64_t length, unsigned access,
                                  std::shared_ptr<Grant>& grant);
-  // The peer is done with it; the region may be gone.
-  virtual void take_back(const std::shared_ptr<Grant>& grant) noexcept;
+  // The same for as long as the peer uses it, with all rights that peers have: what is lent lies
+  // around those bytes. Asked only of a backend that leases. EAGAIN: not now.
+  [[nodiscard]] virtual int lease(Region& region, uint64_t address, uint64_t length,
+                                  std::shared_ptr<Grant>& grant);
 
   // ibv_dereg_mr: no look-up finds the region any more, elements and grants of it may be out. What
   // it had registered ends now; the object goes when no copy can be in progress. With an errno the

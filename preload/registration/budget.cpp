@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "registration/budget.h"
 #include "memory/limits.h"
+#include "observe/directory.h"
 #include "world/world.h"
 
 #include <algorithm>
+#include <chrono>
+#include <new>
 
 namespace adverb::registration {
 
@@ -26,8 +29,42 @@ uint64_t Budgets::staging_bytes() {
   return decide(staging_bytes_, world_.policy().staging(), 4);
 }
 
-uint64_t Budgets::window_bytes() {
-  return decide(window_bytes_, world_.policy().pinned_budget(), 2);
+// A sixteenth of what there is, shared with the others there, and of that what pressure has left.
+// At least a page.
+uint64_t Budgets::of_the_host() const {
+  constexpr uint64_t part = 16;
+  const uint64_t there_is = memory::memory_limit();
+  const auto others = observe::processes_with_pages(observe::own_directories());
+  const uint64_t share = there_is / part / memory::of_this_group(others);
+  return std::max<uint64_t>(4096, share / 16 * sixteenths_.load());
+}
+
+uint64_t Budgets::decide_windows() {
+  if (const auto given = world_.policy().pinned_budget())
+    return decide(window_bytes_, *given, 2);
+  decide(windows_most_, UINT64_MAX, 2);
+  looked_at_.store(world_.clock.now().count());
+  return decide(window_bytes_, std::min(windows_most_.load(), of_the_host()), 1);
+}
+
+void Budgets::look_again() noexcept {
+  constexpr std::chrono::nanoseconds each = std::chrono::seconds(5);
+  if (windows_most_.load(std::memory_order_relaxed) == 0) // it is given, or not decided yet
+    return;
+  int64_t last = looked_at_.load(std::memory_order_relaxed);
+  const int64_t now = world_.clock.now().count();
+  if (now - last < each.count() || !looked_at_.compare_exchange_strong(last, now))
+    return;
+  try {
+    world_.service.run([this] {
+      // Quick to give way, slow to come back.
+      const uint32_t had = sixteenths_.load();
+      sixteenths_.store(memory::is_memory_short() ? std::max(1U, had / 2) : std::min(16U, had + 1));
+      window_bytes_.store(std::min(windows_most_.load(), of_the_host()));
+    });
+  } catch (const std::bad_alloc&) { // next time
+    world_.counters.count(observe::Counter::exceptions_caught);
+  }
 }
 
 bool Budgets::take_staging(uint64_t bytes) {
@@ -63,6 +100,7 @@ bool Budgets::reclaim(const Holder* wanting) {
 void Budgets::in_child() {
   renew(lock_);
   new (&holders_) std::vector<Holder*>; // leaked: it may have been half written
+  leased_.store(0);
 }
 
 } // namespace adverb::registration

@@ -39,14 +39,31 @@ public:
   // Staging memory in bytes: min(policy, a quarter of what RLIMIT_MEMLOCK leaves), decided at first
   // use. Half of it is for the program's queues, half for the links' messages.
   uint64_t staging_bytes();
-  // Bytes of idle and used windows that may stay pinned: min(policy, half of what RLIMIT_MEMLOCK
-  // leaves), decided at first use.
-  uint64_t window_bytes();
+  // Bytes of idle and used windows, and of leases, that may stay pinned: min(policy, half of what
+  // RLIMIT_MEMLOCK leaves). Decided at first use; where the policy leaves it to adverb, looked at
+  // again by the service at a use, each 5 s at most.
+  uint64_t window_bytes() {
+    const uint64_t bytes = window_bytes_.load(std::memory_order_relaxed);
+    return bytes != 0 ? bytes : decide_windows();
+  }
+  // Somebody is about to pin more.
+  void look_again() noexcept;
 
   // Of the queues' half.
   bool take_staging(uint64_t bytes);
   bool staging_is_ample() { return used_.load(std::memory_order_relaxed) <= staging_bytes() / 4; }
   void give_staging(uint64_t bytes) noexcept { used_.fetch_sub(bytes, std::memory_order_relaxed); }
+
+  // Bytes of leases, half as many as of windows; peers that have any share them evenly.
+  uint64_t leasable_bytes() { return window_bytes() / 2; }
+  bool has_leasable(uint64_t bytes) { return leased_.load() + bytes <= leasable_bytes(); }
+  bool take_leased(uint64_t bytes) {
+    if (leased_.fetch_add(bytes) + bytes <= leasable_bytes())
+      return true;
+    give_leased(bytes);
+    return false;
+  }
+  void give_leased(uint64_t bytes) noexcept { leased_.fetch_sub(bytes); }
 
   // Every holder there is, so that one that needs a slab finds those which do not. Called by them.
   void enter(Holder& holder);
@@ -75,11 +92,17 @@ public:
 
 private:
   bool reclaim(const Holder* wanting);
+  uint64_t decide_windows();
+  uint64_t of_the_host() const;
 
   World& world_;
   Atomic<uint64_t> staging_bytes_{0}; // 0: not decided
   Atomic<uint64_t> window_bytes_{0};  // the same
+  Atomic<uint64_t> windows_most_{0};  // half of what RLIMIT_MEMLOCK left
+  Atomic<int64_t> looked_at_{0};      // ns of the World's clock
+  Atomic<uint32_t> sixteenths_{16};   // of its share, as memory is short or not
   Atomic<uint64_t> used_{0};
+  Atomic<uint64_t> leased_{0};
   Mutex lock_;
   std::vector<Holder*> holders_;
 };

@@ -1,20 +1,133 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "registration/grants.h"
+#include "memory/folios.h"
+#include "memory/monitor.h"
 #include "registration/budget.h"
+#include "registration/recalls.h"
 #include "registration/windows.h"
 #include "world/world.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <utility>
 
 namespace adverb::registration {
 
 using observe::Counter;
 using observe::Gauge;
 
-int Grants::lend(Backend& backend, Region& region, uint64_t address, uint64_t length,
-                 unsigned access, std::shared_ptr<Grant>& grant) {
+namespace {
+
+// A lease of less would be asked for as often, one of more pins what nobody uses; of a huge page,
+// which is kept in place as a whole, all of it is leased.
+constexpr uintptr_t lease_grain = 64 << 10;
+constexpr uint64_t lease_max = 4 << 20; // bytes of one
+constexpr unsigned remote_rights =
+    IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+
+// Bytes that are kept in place for them: those of their pages, and of the huge ones that the first
+// and the last are of all.
+uint64_t kept_for(uintptr_t from, uintptr_t to) {
+  const auto grain = [](uintptr_t at) {
+    constexpr uintptr_t page = 4096;
+    return memory::is_huge(at) ? memory::huge_page : page;
+  };
+  const uintptr_t low = grain(from);
+  const uintptr_t high = grain(to - 1);
+  return ((to + high - 1) & ~(high - 1)) - (from & ~(low - 1));
+}
+
+} // namespace
+
+int Grants::lend(Region& region, uint64_t address, uint64_t length, unsigned access,
+                 std::shared_ptr<Grant>& grant) {
   const auto start = reinterpret_cast<uintptr_t>(region.at(address));
   const auto [from, to] = window_bounds(region, start, start + length);
+  std::shared_ptr<Grant> made;
+  if (const int rc = make(region, from, to, access, false, made); rc != 0) {
+    if (world_.log.every("grant", 10))
+      world_.log.warn("cannot register {} bytes for a peer's operation: errno {}; raise "
+                      "RLIMIT_MEMLOCK or pin the region by policy",
+                      to - from, rc);
+    return rc;
+  }
+  list(made);
+  world_.counters.count(Counter::responder_grants);
+  grant = std::move(made);
+  return 0;
+}
+
+std::pair<uintptr_t, uintptr_t> lease_bounds(const Region& region, uint64_t address,
+                                             uint64_t length) {
+  const auto start = reinterpret_cast<uintptr_t>(region.at(address));
+  constexpr uintptr_t stripe = uintptr_t{1} << memory::stripe_bits;
+  const uintptr_t grain = memory::is_huge(start) ? memory::huge_page : lease_grain;
+  const uintptr_t end =
+      std::min((start + length + grain - 1) & ~(grain - 1), (start & ~(stripe - 1)) + stripe);
+  const auto bounds = window_bounds(region, start & ~(grain - 1), end);
+  const bool reached = (region.access & remote_rights) != 0;
+  return reached && bounds.second - bounds.first <= lease_max ? bounds
+                                                              : std::pair<uintptr_t, uintptr_t>{};
+}
+
+int Grants::lease(Region& region, uint64_t address, uint64_t length,
+                  std::shared_ptr<Grant>& grant) {
+  const auto bounds = lease_bounds(region, address, length);
+  if (bounds.first == bounds.second)
+    return EOPNOTSUPP;
+  // What nobody has touched is not brought, which may take its time.
+  const auto start = reinterpret_cast<uintptr_t>(region.at(address));
+  const auto [from, to] =
+      memory::resident_around({start, start + length}, {bounds.first, bounds.second});
+  if (from >= to)
+    return EAGAIN;
+  const uint64_t bytes = kept_for(from, to);
+  if (!world_.budgets().take_leased(bytes))
+    return EAGAIN;
+  memory::Monitor& monitor = world_.monitor();
+  const memory::Range range{from, to};
+  bool watched = false;
+  const auto undo = [&] {
+    if (watched)
+      monitor.unwatch(range);
+    world_.budgets().give_leased(bytes);
+  };
+  std::shared_ptr<Grant> made;
+  try {
+    // In this order: what changes from here on is heard of.
+    watched = monitor.watch(range, {region.start, region.start + region.length});
+    const uint64_t told = monitor.told();
+    if (!watched || make(region, from, to, region.access & remote_rights, true, made) != 0) {
+      undo();
+      return EAGAIN;
+    }
+    made->told = told;
+    made->charged = bytes;
+    list(made);
+  } catch (...) {
+    undo();
+    throw;
+  }
+  grant = std::move(made);
+  return 0;
+}
+
+bool Grants::is_over(const Grant& grant) noexcept {
+  const Held held(lock_);
+  return grant.mr == nullptr;
+}
+
+bool Grants::is_good(const Grant& grant) noexcept {
+  const Held held(lock_);
+  if (grant.mr == nullptr)
+    return false;
+  const auto from = reinterpret_cast<uintptr_t>(grant.mr->addr);
+  return !world_.monitor().has_changed({from, from + grant.bytes}, grant.told);
+}
+
+// errno. What is made is nobody's yet.
+int Grants::make(Region& region, uintptr_t from, uintptr_t to, unsigned access, bool leased,
+                 std::shared_ptr<Grant>& grant) {
   auto made = std::make_shared<Grant>();
   const provider::Inside inside;
   ibv_mr* mr = world_.budgets().register_making_room([&] {
@@ -22,33 +135,45 @@ int Grants::lend(Backend& backend, Region& region, uint64_t address, uint64_t le
         region.pd, reinterpret_cast<void*>(from), to - from, region.iova + (from - region.start),
         static_cast<int>(access | (region.access & IBV_ACCESS_LOCAL_WRITE)));
   });
-  if (mr == nullptr) {
-    const int rc = provider::failure();
-    if (world_.log.every("grant", 10))
-      world_.log.warn("cannot register {} bytes for a peer's operation: errno {}; raise "
-                      "RLIMIT_MEMLOCK or pin the region by policy",
-                      to - from, rc);
-    return rc;
-  }
+  if (mr == nullptr)
+    return provider::failure();
   made->key = region.key;
-  made->backend = &backend;
+  made->by = shared_from_this();
   made->mr = mr;
   made->region = &region;
   made->rkey = mr->rkey;
   made->bytes = mr->length;
   made->start = region.iova + (from - region.start);
   made->access = access;
-  try {
-    const Held held(lock_);
-    region.grants.push_back(made);
-  } catch (...) { // nobody knows of it
-    world_.provider.real().ibv_dereg_mr(mr);
-    throw;
-  }
-  world_.counters.gauge_add(Gauge::pinned_bytes, static_cast<int64_t>(mr->length));
-  world_.counters.count(Counter::responder_grants);
+  made->leased = leased;
   grant = std::move(made);
   return 0;
+}
+
+// It ends with its region from here on.
+void Grants::list(const std::shared_ptr<Grant>& grant) {
+  const auto from = reinterpret_cast<uintptr_t>(grant->mr->addr);
+  bool is_leased = false;
+  try {
+    if (grant->leased)
+      world_.recalls().leased().add(from, from + grant->bytes);
+    is_leased = grant->leased;
+    const Held held(lock_);
+    grant->region->grants.push_back(grant);
+  } catch (...) { // nobody knows of it
+    if (is_leased)
+      world_.recalls().leased().remove(from, from + grant->bytes);
+    const provider::Inside inside;
+    world_.provider.real().ibv_dereg_mr(grant->mr);
+    throw;
+  }
+  count(*grant, 1);
+}
+
+void Grants::count(const Grant& grant, int64_t sign) {
+  world_.counters.gauge_add(Gauge::pinned_bytes, sign * static_cast<int64_t>(grant.bytes));
+  if (grant.leased)
+    world_.counters.gauge_add(Gauge::leased_bytes, sign * static_cast<int64_t>(grant.charged));
 }
 
 void Grants::take_back(const std::shared_ptr<Grant>& grant) noexcept {
@@ -80,8 +205,14 @@ void Grants::changed(Region& region, const Region& now) noexcept {
 
 void Grants::end(Grant& grant, const Held& /*held*/) noexcept {
   const provider::Inside inside;
-  world_.counters.gauge_add(Gauge::pinned_bytes, -static_cast<int64_t>(grant.mr->length));
+  const auto from = reinterpret_cast<uintptr_t>(grant.mr->addr);
+  count(grant, -1);
   world_.provider.real().ibv_dereg_mr(grant.mr);
+  if (grant.leased) {
+    world_.recalls().leased().remove(from, from + grant.bytes);
+    world_.monitor().unwatch({from, from + grant.bytes});
+    world_.budgets().give_leased(grant.charged);
+  }
   grant.mr = nullptr;
   grant.region = nullptr;
 }

@@ -109,11 +109,12 @@ public:
 
   int lend(Region& region, uint64_t address, uint64_t length, unsigned access,
            std::shared_ptr<Grant>& grant) override {
-    return means_.grants.lend(*this, region, address, length, access, grant);
+    return means_.grants.lend(region, address, length, access, grant);
   }
 
-  void take_back(const std::shared_ptr<Grant>& grant) noexcept override {
-    means_.grants.take_back(grant);
+  int lease(Region& region, uint64_t address, uint64_t length,
+            std::shared_ptr<Grant>& grant) override {
+    return means_.grants.lease(region, address, length, grant);
   }
 
   // Windows and grants end here even if work requests still use them: that is what deregistering a
@@ -174,6 +175,11 @@ private:
 } // namespace
 
 std::unique_ptr<Backend> make_none(const policy::BackendTraits& traits, const Means& means) {
+  return std::make_unique<None>(traits, means);
+}
+
+// The same, but that its row leases.
+std::unique_ptr<Backend> make_elastic(const policy::BackendTraits& traits, const Means& means) {
   return std::make_unique<None>(traits, means);
 }
 

@@ -42,7 +42,9 @@ struct Window {
   uintptr_t end = 0;
   uint64_t shift = 0;       // of the addresses work requests use
   bool writable = false;    // by the device
-  Region* region = nullptr; // null once the region is gone: nobody new may use the window
+  bool watched = false;     // changes of its addresses are heard of: it may outlive its request
+  Region* region = nullptr; // null once the region is gone, or its addresses mean other memory:
+                            // nobody new may use the window
   uint32_t users = 0;
   // Of the users it has and those before them, back to when it had none:
   uintptr_t used_from = 0;
@@ -54,10 +56,12 @@ struct Window {
   std::list<Window*>::iterator at;
 };
 
+class Grants;
+
 // What a peer was lent: bytes of a region under a real key (grants.h).
 struct Grant {
+  std::shared_ptr<Grants> by; // who has lent it, and takes it back
   std::shared_ptr<Key> key;   // keeps the virtual key from being reused while the peer holds this
-  Backend* backend = nullptr; // that lent it
   // Under the lock of Grants: null once the region is gone, which may be while the peer is told.
   ibv_mr* mr = nullptr;
   Region* region = nullptr;
@@ -65,7 +69,10 @@ struct Grant {
   uint32_t rkey = 0;
   uint64_t start = 0; // first address of it, as work requests use them
   uint64_t bytes = 0;
-  unsigned access = 0; // IBV_ACCESS_REMOTE_*
+  unsigned access = 0;  // IBV_ACCESS_REMOTE_*
+  uint64_t charged = 0; // leased: bytes that are kept in place for it
+  bool leased = false;  // changes of its addresses are heard of
+  uint64_t told = 0;    // Monitor::told() when its pages were looked at
 };
 
 // The slot of a region, which outlives it: who posted an element of one finds by it what has become

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "registration/regions.h"
 #include "memory/copy.h"
+#include "registration/recalls.h"
 #include "world/world.h"
 
 #include <algorithm>
@@ -20,8 +21,9 @@ constexpr unsigned remote_rights =
 } // namespace
 
 Regions::Regions(World& world, ibv_context* context)
-    : world_(world), keys_(world, context), windows_(world), grants_(world) {
-  const Means means{world, keys_, windows_, grants_};
+    : world_(world), keys_(world, context), windows_(world),
+      grants_(std::make_shared<Grants>(world)) {
+  const Means means{world, keys_, windows_, *grants_};
   assert(makers.size() == policy::backends.size());
   for (size_t row = 0; row < makers.size(); ++row) {
     assert(makers[row].name == policy::backends[row].name);
@@ -298,6 +300,22 @@ bool Regions::exists(uint32_t key) const {
   return find_key(key, held) != nullptr;
 }
 
+bool Regions::exists(const ibv_pd* pd, uint32_t key) const {
+  const Shared held(lock_);
+  const Region* region = find_key(key, held);
+  return region != nullptr && same_pd(region->pd, pd);
+}
+
+bool Regions::is_virtual_to_peer(const ibv_pd* pd, uint32_t key) {
+  if (!is_reserved(key)) {
+    told_real(key);
+    return false;
+  }
+  const Shared held(lock_);
+  const Region* region = find_virtual(key, held);
+  return region == nullptr || same_pd(region->pd, pd);
+}
+
 std::shared_ptr<Key> Regions::key_token(uint32_t key) const {
   const Shared held(lock_);
   const Region* region = find_virtual(key, held);
@@ -309,14 +327,28 @@ int Regions::localize_virtual(const Use& use, ibv_sge& sge, Hold& hold) {
   Region* region = find_virtual(sge.lkey, held);
   if (region == nullptr)
     return 0; // nothing to translate: the device judges the key as it stands
-  const bool overlapped = !use.copy_in && overlaps_.any() &&
-                          check(*region, use.pd, sge.addr, sge.length, use.rights) == 0 &&
-                          overlaps_.meet(*region, sge.addr, sge.length);
+  // Whichever context it is leased by.
+  const auto is_leased = [&](const std::byte* data, uint64_t length) {
+    const Recalls* const recalls = world_.parts.recalls.made();
+    return recalls != nullptr && recalls->leased().any(reinterpret_cast<uintptr_t>(data), length);
+  };
+  const auto is_reached = [&] {
+    return check(*region, use.pd, sge.addr, sge.length, use.rights) == 0 &&
+           ((overlaps_.any() && overlaps_.meet(*region, sge.addr, sge.length)) ||
+            is_leased(region->at(sge.addr), sge.length));
+  };
+  const Use in_place{use.pd, use.staging, 0, use.rights, false, use.receive};
   try {
-    if (overlapped) [[unlikely]]
-      return region->backend->localize(
-          *region, {use.pd, use.staging, 0, use.rights, false, use.receive}, sge, hold);
-    return region->backend->localize(*region, use, sge, hold);
+    if (!use.copy_in && is_reached()) [[unlikely]]
+      return region->backend->localize(*region, in_place, sge, hold);
+    const ibv_sge posted = sge;
+    const int rc = region->backend->localize(*region, use, sge, hold);
+    if (hold.pages.count == 0 || !is_leased(region->at(posted.addr), posted.length)) [[likely]]
+      return rc;
+    // It has been leased since.
+    release(use.staging, hold);
+    sge = posted;
+    return region->backend->localize(*region, in_place, sge, hold);
   } catch (const std::bad_alloc&) { // whoever asks gives back what it holds already
     release(use.staging, hold);
     return ENOMEM;
@@ -355,19 +387,48 @@ int Regions::grant(uint32_t key, uint64_t address, uint64_t length, unsigned acc
   return region->backend->lend(*region, address, length, access, grant);
 }
 
-void Regions::revoke(const std::shared_ptr<Grant>& grant) noexcept {
-  grant->backend->take_back(grant);
+std::span<std::byte> Regions::lease_bounds(uint32_t key, uint64_t address, uint64_t length) const {
+  const Shared held(lock_);
+  const Region* region = find_virtual(key, held);
+  if (region == nullptr || !inside(*region, address, length) || !region->backend->traits().leases)
+    return {};
+  const auto [from, to] = registration::lease_bounds(*region, address, length);
+  return {reinterpret_cast<std::byte*>(from), to - from};
+}
+
+int Regions::lease(uint32_t key, uint64_t address, uint64_t length, std::shared_ptr<Grant>& grant) {
+  const Shared held(lock_);
+  Region* region = find_virtual(key, held);
+  if (region == nullptr)
+    return ENOENT;
+  if (!inside(*region, address, length))
+    return ERANGE;
+  if (!region->backend->traits().leases)
+    return EOPNOTSUPP;
+  if (const int rc = region->backend->lease(*region, address, length, grant); rc != 0)
+    return rc;
+  // A message that stands in staging would come to its place only when the program polls, after
+  // whatever the peer's device does there later. Who stages one looks at the leases afterwards.
+  const StagedReceives* const staged = world_.parts.staged_receives.made();
+  if (staged == nullptr ||
+      !staged->meet(reinterpret_cast<uintptr_t>(grant->mr->addr), grant->bytes))
+    return 0;
+  grants_->take_back(std::exchange(grant, nullptr));
+  return EAGAIN;
 }
 
 void Regions::in_child() {
   renew(lock_);
   windows_.in_child();
-  grants_.in_child();
+  grants_->in_child();
   keys_.in_child();
 }
 
 void Regions::close() {
   const Unique held(lock_);
+  for (const auto& [mr, listed] : by_mr_)
+    for (Region* region = listed.get(); region != nullptr; region = region->former.get())
+      grants_->drop(*region);
   by_key_.clear();
   by_mr_.clear();
   virtual_keys_ = 0; // and no post asks filter_ any more

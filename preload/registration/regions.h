@@ -99,17 +99,15 @@ public:
   bool may_be_virtual(uint32_t key) const noexcept { return filter_.may_hold(key); }
   // Whether there is any such region. Takes no lock, either.
   bool has_virtual() const noexcept { return filter_.holds_any(); }
-  // Some region lives under the key, as far as regions are made by this library.
+  // Some region lives under the key, as far as regions are made by this library; of any domain, or
+  // of that one.
   bool exists(uint32_t key) const;
+  bool exists(const ibv_pd* pd, uint32_t key) const;
   // A key that only ever names such regions, whether one lives under it now or not.
   bool is_reserved(uint32_t key) const { return keys_.owns(key); }
-  // For a peer, who keeps that a key is not.
-  bool is_virtual_to_peer(uint32_t key) {
-    if (is_reserved(key))
-      return true;
-    told_real(key);
-    return false;
-  }
+  // For a peer, who keeps that a key is not, and who asks by a queue pair of `pd`: of the keys of
+  // other domains it is not to learn more than that the device refuses them.
+  bool is_virtual_to_peer(const ibv_pd* pd, uint32_t key);
   // Of a key that names nothing there is nothing to keep, whoever asks for how many: who uses it
   // meets an error, and forgets what was told (transfer::Verdicts).
   void told_real(uint32_t key) {
@@ -141,7 +139,13 @@ public:
   // backend does not lend, else that of the registration.
   [[nodiscard]] int grant(uint32_t key, uint64_t address, uint64_t length, unsigned access,
                           std::shared_ptr<Grant>& grant);
-  void revoke(const std::shared_ptr<Grant>& grant) noexcept;
+  static void revoke(const std::shared_ptr<Grant>& grant) noexcept { grant->by->take_back(grant); }
+  // The same for as long as the peer uses it (Backend::lease()).
+  [[nodiscard]] int lease(uint32_t key, uint64_t address, uint64_t length,
+                          std::shared_ptr<Grant>& grant);
+  // Which memory that would be; empty: none may be leased.
+  [[nodiscard]] std::span<std::byte> lease_bounds(uint32_t key, uint64_t address,
+                                                  uint64_t length) const;
 
   // In a fork child, where another thread of the parent may have held the locks.
   void in_child();
@@ -167,7 +171,7 @@ private:
   mutable SharedMutex lock_; // the maps, and what is written of a region after it was added
   KeyPool keys_;
   Windows windows_;
-  Grants grants_;
+  const std::shared_ptr<Grants> grants_;
   std::vector<std::unique_ptr<Backend>> backends_; // row by row those of policy::backends
   KeyFilter filter_;       // the virtual ones of the listed regions; written under the lock
   std::deque<Life> lives_; // one for each region there is, and spare ones

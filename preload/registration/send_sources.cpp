@@ -29,9 +29,12 @@ void SendSources::learn_copy(const ibv_sge& own) noexcept {
 }
 
 void SendSources::learn_window(const ibv_sge& own, Window& window) noexcept {
+  const uint64_t epoch = monitor_.epoch(); // what changes from here on is met again
   const Readable known = regions_.stand(pd_, own.lkey, window, standing_, window_lkey_);
-  if (known.key != 0)
+  if (known.key != 0) {
     window_ = known;
+    window_epoch_ = epoch;
+  }
 }
 
 SendSources::~SendSources() {

@@ -32,7 +32,7 @@ public:
       : world_(world), regions_(regions), staging_(staging), pd_(pd),
         most_(static_cast<uint32_t>(
             std::min<uint64_t>(slot_bytes, std::max<uint64_t>(copy_below, 1) - 1))),
-        standing_(heard) {}
+        monitor_(world.monitor()), standing_(heard) {}
   SendSources(const SendSources&) = delete;
   SendSources& operator=(const SendSources&) = delete;
   ~SendSources();
@@ -87,9 +87,10 @@ public:
         own.length - 1 >= window_.length - offset)
       return false;
     // Who evicts it, or ends or changes its region, takes it away first and then looks at the
-    // number: one of the two sees the other.
+    // number: one of the two sees the other. Where addresses have come to mean other memory nobody
+    // may have taken it away yet.
     standing_.until.store(report);
-    if (!standing_.stands.load())
+    if (!standing_.stands.load() || window_epoch_ != monitor_.epoch())
       return false;
     instead = {own.addr, own.length, window_lkey_};
     return true;
@@ -135,6 +136,8 @@ private:
   std::unique_ptr<Kept> kept_; // with a block, or null
   Readable window_;            // by the addresses work requests use; `data` is not set
   uint32_t window_lkey_ = 0;
+  uint64_t window_epoch_ = 0; // of the monitor's, when it was found to stand
+  const memory::Monitor& monitor_;
   Standing standing_; // of that window
 };
 

@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cerrno>
+#include <tuple>
+#include <utility>
 
 namespace adverb::registration {
 
@@ -14,6 +17,9 @@ using observe::Gauge;
 namespace {
 
 constexpr uintptr_t page = 4096;
+// Programs post many receives beside each other, and post them again: they share blocks of so many
+// bytes, aligned, or each would have a window of its own, and a page at either end twice.
+constexpr uintptr_t receive_block = 256 << 10;
 
 Gauge forced_gauge(const Window& window) {
   return window.receive ? Gauge::recv_forced_bytes : Gauge::send_forced_bytes;
@@ -31,15 +37,16 @@ std::pair<uintptr_t, uintptr_t> window_bounds(const Region& r, uintptr_t start, 
 }
 
 // Null and errno as the provider says.
-ibv_mr* Windows::register_part(const Region& region, uintptr_t from, uint64_t bytes,
-                               bool writable) {
+ibv_mr* Windows::register_part(const Window& window) {
   const provider::Inside inside;
   const auto& real = world_.provider.real();
-  const auto address = region.iova + (from - region.start);
-  const int access = writable ? IBV_ACCESS_LOCAL_WRITE : 0;
-  auto* at = reinterpret_cast<void*>(from);
-  return address == from ? real.ibv_reg_mr(region.pd, at, bytes, access)
-                         : real.ibv_reg_mr_iova(region.pd, at, bytes, address, access);
+  const Region& region = *window.region;
+  const int access = window.writable ? IBV_ACCESS_LOCAL_WRITE : 0;
+  auto* at = reinterpret_cast<void*>(window.start);
+  const size_t bytes = window.end - window.start;
+  return window.shift == 0
+             ? real.ibv_reg_mr(region.pd, at, bytes, access)
+             : real.ibv_reg_mr_iova(region.pd, at, bytes, window.start + window.shift, access);
 }
 
 Windows::Windows(World& world) : world_(world), budgets_(world.budgets()) {
@@ -58,14 +65,18 @@ void Windows::note(Window& w, const Usage& usage) {
 }
 
 Window* Windows::find(Region& region, const Usage& usage, const Held& /*held*/) {
-  for (auto& known : region.windows) {
-    if (known->start > usage.from || known->end < usage.to || (usage.written && !known->writable))
+  for (auto at = region.windows.begin(); at != region.windows.end(); ++at) {
+    Window& known = **at;
+    if (!known.watched || known.start > usage.from || known.end < usage.to ||
+        (usage.written && !known.writable))
       continue;
-    if (known->users == 0)
-      used_.splice(used_.end(), idle_, known->at);
-    note(*known, usage);
+    // Who comes next often wants the same, or its neighbour.
+    region.windows.splice(region.windows.begin(), region.windows, at);
+    if (known.users == 0)
+      used_.splice(used_.end(), idle_, known.at);
+    note(known, usage);
     world_.counters.count(Counter::windows_cached_hits);
-    return known.get();
+    return &known;
   }
   return nullptr;
 }
@@ -100,40 +111,31 @@ Window* Windows::keep(std::unique_ptr<Window> fresh, const Usage& usage, const H
 int Windows::use(Region& region, uintptr_t start, size_t length, bool written, bool receive,
                  Window*& window) {
   const Usage usage{start, start + length, written, receive};
-  const auto [from, to] = window_bounds(region, usage.from, usage.to);
-  const uint64_t bytes = to - from;
   {
     const Held held(lock_);
+    hear(held);
     if ((window = find(region, usage, held)) != nullptr)
       return 0;
+    const auto [from, to] = window_bounds(region, usage.from, usage.to);
     const uint64_t budget = budgets_.window_bytes();
-    shrink_idle(budget > bytes ? budget - bytes : 0, held);
+    shrink_idle(budget > to - from ? budget - (to - from) : 0, held);
   }
+  budgets_.look_again();
   // Not under the lock. The region cannot go: the caller holds that of Regions.
-  auto fresh = std::make_unique<Window>();
-  fresh->start = from;
-  fresh->end = to;
-  fresh->shift = region.shift();
-  fresh->writable = (region.access & IBV_ACCESS_LOCAL_WRITE) != 0;
-  fresh->region = &region;
-  const auto attempt = [&, at = from] {
-    fresh->mr = budgets_.register_making_room(
-        [&] { return register_part(region, at, bytes, fresh->writable); });
-    return fresh->mr != nullptr;
-  };
-  // What goes out may have been write-protected since.
-  if (!attempt() && errno == EFAULT && fresh->writable && !usage.written) {
-    fresh->writable = false;
-    attempt();
-  }
-  if (fresh->mr == nullptr)
-    return provider::failure();
+  std::unique_ptr<Window> fresh;
+  const uint64_t told = world_.monitor().told(); // and what changes from here on
+  if (const int rc = make(region, usage, fresh); rc != 0)
+    return rc;
   ibv_mr* const made = fresh->mr;
-  ibv_mr* unneeded = nullptr;
+  std::unique_ptr<Window> unneeded;
   try {
     const Held held(lock_);
+    hear(held);
+    // It may have the pages of before, and is of this request alone then.
+    if (fresh->watched && world_.monitor().has_changed({fresh->start, fresh->end}, told))
+      unwatch(*fresh);
     if ((window = find(region, usage, held)) != nullptr) // another thread's, made meanwhile
-      unneeded = made;
+      unneeded = std::move(fresh);
     else
       window = keep(std::move(fresh), usage, held);
   } catch (...) { // nobody knows of it
@@ -142,10 +144,83 @@ int Windows::use(Region& region, uintptr_t start, size_t length, bool written, b
     throw;
   }
   if (unneeded != nullptr) {
+    unwatch(*unneeded);
     const provider::Inside inside;
-    world_.provider.real().ibv_dereg_mr(unneeded);
+    world_.provider.real().ibv_dereg_mr(unneeded->mr);
   }
   return 0;
+}
+
+// A window for it, which nobody knows of yet. errno.
+int Windows::make(Region& region, const Usage& usage, std::unique_ptr<Window>& made) {
+  auto fresh = std::make_unique<Window>();
+  fresh->shift = region.shift();
+  fresh->writable = (region.access & IBV_ACCESS_LOCAL_WRITE) != 0;
+  fresh->region = &region;
+  const auto bounds = [&](uintptr_t grain) {
+    std::tie(fresh->start, fresh->end) =
+        window_bounds(region, usage.from & ~(grain - 1), (usage.to + grain - 1) & ~(grain - 1));
+  };
+  const auto attempt = [&] {
+    fresh->mr = budgets_.register_making_room([&] { return register_part(*fresh); });
+    return fresh->mr != nullptr;
+  };
+  bounds(usage.receive ? receive_block : page);
+  // The other way round a change in between would not be heard of.
+  if (!watch(*fresh) && usage.receive)
+    bounds(page); // for it alone
+  bool good = attempt();
+  // What lies beside it may be gone, or be what RLIMIT_MEMLOCK has no room for.
+  if (!good && usage.receive) {
+    unwatch(*fresh);
+    bounds(page);
+    watch(*fresh);
+    good = attempt();
+  }
+  // What goes out may have been write-protected since.
+  if (!good && errno == EFAULT && fresh->writable && !usage.written) {
+    fresh->writable = false;
+    good = attempt();
+  }
+  if (!good) {
+    const int rc = provider::failure();
+    unwatch(*fresh);
+    return rc;
+  }
+  made = std::move(fresh);
+  return 0;
+}
+
+// False: its addresses may come to mean other memory, and nobody hears of it.
+bool Windows::watch(Window& window) {
+  const Region& region = *window.region;
+  window.watched = world_.monitor().watch({window.start, window.end},
+                                          {region.start, region.start + region.length});
+  return window.watched;
+}
+
+void Windows::unwatch(Window& window) noexcept {
+  if (std::exchange(window.watched, false))
+    world_.monitor().unwatch({window.start, window.end});
+}
+
+// Whatever has changed since is nobody's any more who comes from here on.
+void Windows::hear(const Held& held) noexcept {
+  const memory::Monitor* const monitor = world_.parts.monitor.made();
+  if (monitor == nullptr) // nothing has been watched
+    return;
+  monitor->news(seen_, [&](const memory::Range& changed) {
+    for (auto* list : {&idle_, &used_})
+      for (auto next = list->begin(); next != list->end();) {
+        Window& window = **next++;
+        if (window.region == nullptr || !changed.meets({window.start, window.end}))
+          continue;
+        world_.counters.count(Counter::windows_changed);
+        detach(std::ranges::find_if(window.region->windows,
+                                    [&](const auto& w) { return w.get() == &window; }),
+               true, stands_in_the_way(window), held);
+      }
+  });
 }
 
 void Windows::done(Window& window) noexcept {
@@ -159,6 +234,12 @@ void Windows::done(Window& window) noexcept {
     return;
   }
   forget_forced(window);
+  if (!window.watched) {
+    deregister(window, held);
+    used_.erase(window.at);
+    remove(window.region->windows, &window);
+    return;
+  }
   idle_.splice(idle_.end(), used_, window.at);
   shrink_idle(budgets_.window_bytes(), held);
 }
@@ -173,13 +254,15 @@ void Windows::end_orphan(Window& window, const Held& held) noexcept {
 // One beyond the budget shall go when it is idle, and is not looked for then.
 bool Windows::stand(const Region& region, Window& window, Standing& standing) noexcept {
   const Held held(lock_);
+  hear(held);
   if (standing.window == &window && standing.stands)
     return true;
   // What was sent from this window before ends before its caller's use of it.
   if (standing.window != &window && standing.in_use())
     return false;
   unstand(standing, held);
-  if (window.region != &region || window.forced_bytes != 0 || bytes_ > budgets_.window_bytes())
+  if (window.region != &region || !window.watched || window.forced_bytes != 0 ||
+      bytes_ > budgets_.window_bytes())
     return false;
   try {
     window.standings.push_back(&standing);
@@ -236,27 +319,35 @@ void Windows::let_go(Region& region, const Held& held, const Region* now) noexce
   while (!region.windows.empty()) {
     const auto& window = region.windows.front();
     assert(window->region == &region && window->mr != nullptr);
-    window->region = nullptr;
     const unsigned rights = window->written ? unsigned{IBV_ACCESS_LOCAL_WRITE} : 0U;
     const bool stood_on = stands_in_the_way(*window);
     // What was sent from there without a word may be any part of it.
     const auto [from, to] = stood_on ? std::pair(window->start, window->end)
                                      : std::pair(window->used_from, window->used_to);
-    const bool lives = now != nullptr && (window->users != 0 || stood_on) &&
-                       still_lies_in(*now, {window->mr->pd, from, to, window->shift, rights});
-    if (!lives || !stood_on)
-      forget_standings(*window);
-    if (!lives)
-      deregister(*window, held);
-    if (window->users == 0 && !lives) {
-      idle_.erase(window->at);
-      region.windows.pop_front();
-      continue;
-    }
-    if (window->users == 0)
-      used_.splice(used_.end(), idle_, window->at);
-    orphans_.splice(orphans_.end(), region.windows, region.windows.begin());
+    const bool lives =
+        now != nullptr && still_lies_in(*now, {window->mr->pd, from, to, window->shift, rights});
+    detach(region.windows.begin(), lives, stood_on, held);
   }
+}
+
+// Nobody new may use the window of the region's list. If it `lives` it does for those who do.
+void Windows::detach(std::list<std::unique_ptr<Window>>::iterator at, bool lives, bool stood_on,
+                     const Held& held) noexcept {
+  Window& window = **at;
+  auto& list = std::exchange(window.region, nullptr)->windows;
+  lives = lives && (window.users != 0 || stood_on);
+  if (!lives || !stood_on)
+    forget_standings(window);
+  if (!lives)
+    deregister(window, held);
+  if (window.users == 0 && !lives) {
+    idle_.erase(window.at);
+    list.erase(at);
+    return;
+  }
+  if (window.users == 0)
+    used_.splice(used_.end(), idle_, window.at);
+  orphans_.splice(orphans_.end(), list, at);
 }
 
 // Gives idle windows back, least recently used first, until at most `limit` bytes are registered.
@@ -310,6 +401,7 @@ void Windows::deregister(Window& window, const Held& /*held*/) noexcept {
   const provider::Inside inside;
   world_.provider.real().ibv_dereg_mr(window.mr);
   window.mr = nullptr;
+  unwatch(window);
   const auto bytes = window.end - window.start;
   assert(bytes_ >= bytes);
   bytes_ -= bytes;

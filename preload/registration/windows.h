@@ -2,8 +2,14 @@
 // Windows: page-aligned parts of regions, registered in their protection domain while operations of
 // the program's own queue pairs need them, shared by overlapping operations, kept while idle within
 // the policy's budget, least recently used out first.
+//
+// A region follows addresses, a window has pages. So one that others use, too, or that is kept, is
+// of memory whose changes are heard of (memory/monitor.h), and ends for all to come with the first;
+// what is under way goes on with the pages it had, as in stock. Where they cannot be heard of, a
+// window is of one request.
 #pragma once
 
+#include "memory/monitor.h"
 #include "registration/budget.h"
 #include "registration/region.h"
 
@@ -57,7 +63,13 @@ private:
     bool written;
     bool receive;
   };
-  ibv_mr* register_part(const Region& region, uintptr_t from, uint64_t bytes, bool writable);
+  int make(Region& region, const Usage& usage, std::unique_ptr<Window>& made);
+  ibv_mr* register_part(const Window& window);
+  bool watch(Window& window);
+  void unwatch(Window& window) noexcept;
+  void hear(const Held& held) noexcept;
+  void detach(std::list<std::unique_ptr<Window>>::iterator at, bool lives, bool stood_on,
+              const Held& held) noexcept;
   Window* find(Region& region, const Usage& usage, const Held& held);
   Window* keep(std::unique_ptr<Window> fresh, const Usage& usage, const Held& held);
   static void note(Window& window, const Usage& usage);
@@ -78,7 +90,8 @@ private:
   std::list<Window*> idle_; // least recently used first
   std::list<Window*> used_; // a window moves between the lists and takes its node along
   uint64_t bytes_ = 0;      // registered
-  std::list<std::unique_ptr<Window>> orphans_; // in use, region gone; from the region's list
+  uint64_t seen_ = 0;       // of the monitor's changes
+  std::list<std::unique_ptr<Window>> orphans_; // in use, and nobody new's; from the region's list
 };
 
 } // namespace adverb::registration

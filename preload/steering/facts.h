@@ -21,6 +21,7 @@ struct Facts {
   bool connected = false;           // the queue pair carries one-sided requests (RC, UC)
   Peer peer = Peer::unknown;
   KeyVerdict key{};                // of the remote key, while the peer is linked
+  bool leased = false;             // the bytes it names, by that right, under a virtual key
   bool key_likely_virtual = false; // where nothing is known of it: the last one told of was
 };
 

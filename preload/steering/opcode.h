@@ -92,6 +92,13 @@ inline uint64_t remote_address(const ibv_send_wr& wr) noexcept {
   return is_atomic(wr.opcode) ? wr.wr.atomic.remote_addr : wr.wr.rdma.remote_addr;
 }
 
+// IBV_ACCESS_REMOTE_* that a one-sided request needs of the memory it names.
+constexpr unsigned remote_right(ibv_wr_opcode opcode) noexcept {
+  return is_atomic(opcode)            ? IBV_ACCESS_REMOTE_ATOMIC
+         : opcode == IBV_WR_RDMA_READ ? IBV_ACCESS_REMOTE_READ
+                                      : IBV_ACCESS_REMOTE_WRITE;
+}
+
 // What a successful completion of the request is called.
 constexpr ibv_wc_opcode completion_opcode(ibv_wr_opcode opcode) noexcept {
   switch (opcode) {

@@ -244,7 +244,7 @@ void print_explanation(const Policy& policy, const std::string& origin, const Pr
     printf("note: %s\n", stranded_note);
   print_link(policy);
   printf("memory    staging %s, windows %s\n", policy::size_text(policy.staging()).c_str(),
-         policy::size_text(policy.pinned_budget()).c_str());
+         policy.pinned_budget() ? policy::size_text(*policy.pinned_budget()).c_str() : "auto");
   print_ways();
 }
 

@@ -22,7 +22,7 @@ void run_grant(const Request& request, ReplyToken token) {
     return token.answer(Status::refused);
   // A page that is slow to come would be waited for here, by all that share the lock.
   if (!request.brought)
-    return token.bring(bytes);
+    return token.bring({bytes, r.total});
   std::shared_ptr<registration::Grant> grant;
   if (target.regions().grant(r.key, r.total_address, r.total, IBV_ACCESS_REMOTE_ATOMIC, grant) != 0)
     return token.answer(Status::refused);

@@ -31,9 +31,10 @@ void answer(World& world, link::Peer* peer, OfKey of, ReplyToken token) {
                                                      std::move(token))] { kept->answer(status); });
 }
 
-void answer_not_virtual(World& world, link::Peer* peer, const registration::Regions& regions,
-                        uint32_t key, ReplyToken token) {
-  answer(world, peer, {Status::not_virtual, !regions.exists(key)}, std::move(token));
+void answer_not_virtual(World& world, link::Peer* peer, const Target& target, uint32_t key,
+                        ReplyToken token) {
+  answer(world, peer, {Status::not_virtual, !target.regions().exists(target.pd(), key)},
+         std::move(token));
 }
 
 void run_query(const Request& request, ReplyToken token) {
@@ -43,8 +44,8 @@ void run_query(const Request& request, ReplyToken token) {
     request.peer->count(Number::key_queries);
   auto& regions = request.target->regions();
   const uint32_t key = request.header.key;
-  if (!regions.is_virtual_to_peer(key))
-    return answer_not_virtual(request.world, request.peer, regions, key, std::move(token));
+  if (!regions.is_virtual_to_peer(request.target->pd(), key))
+    return answer_not_virtual(request.world, request.peer, *request.target, key, std::move(token));
   request.told.tell(regions, key);
   answer(request.world, request.peer, {Status::ok, false}, std::move(token));
 }

@@ -19,6 +19,7 @@ class World;
 
 namespace adverb::transfer {
 
+class Lessor;
 class Responder;
 
 // Requests of one domain are served one after another, in the order they came: those of a target
@@ -39,6 +40,7 @@ struct Request {
   Target* target;
   Binding* binding;
   bool brought;     // its bytes by ReplyToken::bring(), a moment ago
+  Lessor& lessor;   // of this channel
   ToldKeys& told;   // to be asked before the peer is told of a key; those of the row's are
   link::Peer* peer; // null: nobody keeps what is known of it
 };
@@ -53,7 +55,7 @@ struct Copy {
   };
   Way way;
   std::byte* program;
-  uint32_t bytes; // of the payload, or of the room; 8 that go nowhere
+  uint32_t bytes; // of the payload, or of the room
   bool lands() const noexcept { return way == Way::in || way == Way::in_order; }
   // They are in place, and the request is about to be answered: under the progress lock.
   void (*copied)(World& world, Target& target, const RequestHeader& header);
@@ -82,10 +84,13 @@ public:
   // ok, or `fault` where the program's memory is gone. Should the region or queue pair end before,
   // the request is judged and run anew.
   void copy(const Copy& copy);
-  // Has the 8 bytes looked at in the same way, so that their page is there, and the request run
+  // Has the bytes looked at in the same way, so that their pages are there, and the request run
   // once more: for what registers them, which waits for pages that are not.
-  void bring(std::byte* program) {
-    copy({.way = Copy::Way::nowhere, .program = program, .bytes = 8, .copied = nullptr});
+  void bring(std::span<std::byte> program) {
+    copy({.way = Copy::Way::nowhere,
+          .program = program.data(),
+          .bytes = static_cast<uint32_t>(program.size()),
+          .copied = nullptr});
   }
 
 private:
@@ -101,8 +106,8 @@ struct OfKey {
 };
 void answer(World& world, link::Peer* peer, OfKey of, ReplyToken token);
 // The same for a key that a request needs to be virtual.
-void answer_not_virtual(World& world, link::Peer* peer, const registration::Regions& regions,
-                        uint32_t key, ReplyToken token);
+void answer_not_virtual(World& world, link::Peer* peer, const Target& target, uint32_t key,
+                        ReplyToken token);
 
 // Runs under the progress lock and waits for nothing: the program's memory it leaves to
 // ReplyToken::copy(). It may keep the token and answer later; what it touches then of targets it

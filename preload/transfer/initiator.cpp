@@ -10,7 +10,7 @@ namespace adverb::transfer {
 using observe::Counter;
 
 Initiator::Initiator(World& world, std::shared_ptr<link::Channel> channel)
-    : world_(world), channel_(std::move(channel)) {}
+    : world_(world), channel_(std::move(channel)), leases_(std::make_shared<Leases>()) {}
 
 void Initiator::attach(uint64_t handle, Source* source) {
   const std::lock_guard hold(lock_);
@@ -111,7 +111,7 @@ void Initiator::count(const ReplyHeader& first, uint32_t replies) {
   const auto kind = static_cast<Kind>(first.kind);
   if (kind == Kind::query)
     channel_->peer()->count(link::Peer::Number::key_queries);
-  else if (kind != Kind::release)
+  else if (kind != Kind::release && kind != Kind::lease && kind != Kind::yield)
     channel_->peer()->count(link::Peer::Number::requests, replies);
 }
 
@@ -140,6 +140,8 @@ void Initiator::on_message(link::RxBuffer message) {
   if (!good)
     return reject("a malformed reply", message.bytes().size());
   count(first->header, replies);
+  if (first->header.kind == static_cast<uint8_t>(Kind::lease))
+    leased(first->header);
   Source* source = nullptr;
   {
     const std::lock_guard hold(lock_);
@@ -155,15 +157,21 @@ void Initiator::on_message(link::RxBuffer message) {
     source->on_replies(message.bytes());
   message.release();
   resume();
+  yield();
+  if (returning_ && leases_->all_back()) // for want of memory nobody has said so
+    all_back_now();
 }
 
 // Keys of the peer's have ended: what was known of them is forgotten before it is told so.
 void Initiator::on_notice(link::RxBuffer message) {
   const auto parsed = parse_notice(message.bytes());
-  if (!parsed || parsed->header.count == 0 || unacknowledged_)
+  if (!parsed || parsed->header.count == 0 || unacknowledged_ || returning_)
     return reject("a malformed notice", message.bytes().size());
   std::vector<uint32_t> keys(parsed->payload.size() / sizeof(uint32_t));
   memcpy(keys.data(), parsed->payload.data(), keys.size() * sizeof(uint32_t));
+  if (parsed->header.of == Of::leases)
+    return recalled(keys, parsed->header.number);
+  leases_->forget(keys);
   for (const uint32_t key : keys)
     verdicts_.forget(key);
   std::vector<Source*> all;
@@ -176,6 +184,108 @@ void Initiator::on_notice(link::RxBuffer message) {
     source->on_keys_ended(keys);
   unacknowledged_ = parsed->header.number;
   acknowledge();
+}
+
+// No further request uses them from here on; when those under way are complete they are back.
+void Initiator::recalled(std::span<const uint32_t> leases, uint32_t notice) {
+  world_.counters.count(Counter::leases_recalled, leases.size());
+  // Whoever ends the last use holds a queue pair's lock.
+  const size_t uses = leases_->recall(leases, [&world = world_, weak = weak_from_this()] {
+    try {
+      world.service.run([weak] {
+        if (const auto self = weak.lock())
+          self->all_back();
+      });
+    } catch (const std::bad_alloc&) { // the next message finds it
+      world.counters.count(Counter::exceptions_caught);
+    }
+  });
+  if (uses == 0) {
+    unacknowledged_ = notice;
+    return acknowledge();
+  }
+  world_.counters.count(Counter::uses_at_recall, uses);
+  returning_ = notice;
+  std::vector<Source*> all;
+  {
+    const std::lock_guard hold(lock_);
+    for (const auto& [handle, attached] : sources_)
+      all.push_back(attached.source);
+  }
+  for (Source* source : all)
+    source->on_recall();
+}
+
+void Initiator::all_back() {
+  const std::lock_guard progress(channel_->progress().lock());
+  if (returning_ && leases_->all_back())
+    all_back_now();
+}
+
+void Initiator::all_back_now() {
+  unacknowledged_ = std::exchange(returning_, std::nullopt);
+  acknowledge();
+}
+
+// Whichever queue pair has asked: it may be gone. The key came with the question, and comes back.
+void Initiator::leased(const ReplyHeader& reply) {
+  const auto key = static_cast<uint32_t>(reply.request);
+  if (reply.status == static_cast<uint8_t>(Status::refused))
+    leases_->refused(key);
+  if (reply.status == static_cast<uint8_t>(Status::full))
+    leases_->no_room(key, reply.grant_start);
+  if (reply.status != static_cast<uint8_t>(Status::ok))
+    return;
+  if (reply.grant_bytes == 0 || reply.grant_start + reply.grant_bytes < reply.grant_start ||
+      !leases_->add({.number = static_cast<uint32_t>(reply.grant),
+                     .key = key,
+                     .rkey = reply.rkey,
+                     .access = static_cast<unsigned>(reply.offset),
+                     .start = reply.grant_start,
+                     .bytes = reply.grant_bytes,
+                     .heat = static_cast<uint32_t>(reply.request >> 32)}))
+    to_yield_.push_back(static_cast<uint32_t>(reply.grant));
+  end_term_later();
+}
+
+void Initiator::end_term_later() {
+  if (!leases_->any() || timed_)
+    return;
+  world_.service.after(Leases::term, [weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (!self)
+      return;
+    const std::lock_guard progress(self->channel_->progress().lock());
+    self->timed_ = false;
+    if (self->channel_->down())
+      return;
+    const auto unused = self->leases_->unused();
+    self->to_yield_.insert(self->to_yield_.end(), unused.begin(), unused.end());
+    self->yield();
+    self->end_term_later();
+  });
+  timed_ = true;
+}
+
+// What finds no credit goes with the next one.
+void Initiator::yield() {
+  leases_->take_given_up(to_yield_);
+  while (!to_yield_.empty()) {
+    std::byte* message = nullptr;
+    {
+      const std::lock_guard hold(lock_);
+      if (unanswered_ + 1 >= channel_->credits() || channel_->down() ||
+          (message = channel_->acquire()) == nullptr)
+        return;
+      ++unanswered_;
+    }
+    RequestHeader h{};
+    h.kind = static_cast<uint8_t>(Kind::yield);
+    h.address = to_yield_.back();
+    to_yield_.pop_back();
+    memcpy(message, &h, sizeof h);
+    channel_->send(message, sizeof h);
+  }
 }
 
 void Initiator::acknowledge() {
@@ -227,6 +337,7 @@ void Initiator::resume() {
 }
 
 void Initiator::on_down() {
+  leases_->close();
   std::vector<Source*> all;
   {
     const std::lock_guard hold(lock_);

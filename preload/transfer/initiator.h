@@ -16,6 +16,7 @@
 #pragma once
 
 #include "link/channel.h"
+#include "transfer/leases.h"
 #include "transfer/messages.h"
 #include "transfer/verdicts.h"
 #include "world/sync.h"
@@ -26,6 +27,7 @@
 #include <optional>
 #include <span>
 #include <unordered_map>
+#include <vector>
 
 namespace adverb {
 class World;
@@ -42,6 +44,8 @@ public:
   // These keys of the peer's name nothing any more, and what was known of them is forgotten. When
   // it returns, nothing is sent under them that was begun before.
   virtual void on_keys_ended(std::span<const uint32_t> keys) = 0;
+  // Leases have been called back: requests under way are to be known to be complete soon.
+  virtual void on_recall() {}
   virtual void on_down() = 0; // the link is lost: unanswered requests will not be answered
 
 protected:
@@ -87,6 +91,11 @@ public:
   }
   void forget_real_keys() noexcept { verdicts_.forget_real(); }
 
+  // What is leased of the peer's memory. Outlives this where a request uses one.
+  const std::shared_ptr<Leases>& leases() const noexcept { return leases_; }
+  // Whether the peer knows of leases.
+  bool leases_known() const noexcept { return channel_->version() >= version_leases; }
+
   // From the channel, under the device's progress lock.
   void on_message(link::RxBuffer message) override;
   void on_tx_free() override;
@@ -108,6 +117,12 @@ private:
   void reject(const char* what, size_t bytes);
   void on_notice(link::RxBuffer message);
   void acknowledge();
+  void recalled(std::span<const uint32_t> leases, uint32_t notice);
+  void leased(const ReplyHeader& reply);
+  void all_back();
+  void all_back_now();
+  void end_term_later();
+  void yield();
 
   World& world_;
   const std::shared_ptr<link::Channel> channel_;
@@ -117,7 +132,12 @@ private:
   std::unordered_map<uint64_t, Attached> sources_;
   std::deque<uint64_t> waiting_; // handles, in the order they came
   Verdicts verdicts_;
-  std::optional<uint32_t> unacknowledged_; // number of a notice; progress lock
+  // Progress lock:
+  std::optional<uint32_t> unacknowledged_; // number of a notice
+  std::optional<uint32_t> returning_;      // of one whose leases are still used
+  std::vector<uint32_t> to_yield_;         // leases, for want of a credit
+  bool timed_ = false;
+  const std::shared_ptr<Leases> leases_; // its own locks
 };
 
 } // namespace adverb::transfer

@@ -22,6 +22,7 @@ void MessageLane::join(std::shared_ptr<Initiator> initiator, uint64_t handle, ui
 std::shared_ptr<Initiator> MessageLane::leave() {
   commit();
   asked_.reset();
+  leasing_ = 0;
   return std::move(initiator_);
 }
 
@@ -126,6 +127,46 @@ void MessageLane::ask_key(uint32_t rkey) {
   world_.counters.count(Counter::key_queries);
 }
 
+bool MessageLane::is_leased(const Request& r) const {
+  const Leases& leases = *initiator_->leases();
+  return leases.any() && r.length != 0 &&
+         initiator_->leases()->covers(steering::remote_key(r.wr), steering::remote_address(r.wr),
+                                      r.length, steering::remote_right(r.wr.opcode));
+}
+
+void MessageLane::touch(const Request& r) {
+  // UC goes by none: what its completions say is nothing of the peer.
+  if (lossy_ || r.epoch == unleased_ || leasing_ >= leasing_max || r.length == 0 ||
+      !initiator_->leases_known())
+    return;
+  const uint32_t key = steering::remote_key(r.wr);
+  const uint64_t address = steering::remote_address(r.wr);
+  Leases& leases = *initiator_->leases();
+  const auto now = world_.clock.now();
+  if (!leases.wanted(key, address, r.length, now))
+    return;
+  std::byte* message = begin_alone();
+  if (message == nullptr)
+    return;
+  const Leases::Ask ask = leases.ask(key, address, r.length, now);
+  RequestHeader h{};
+  h.kind = static_cast<uint8_t>(Kind::lease);
+  h.run = run_;
+  h.target = remote_;
+  h.source = handle_;
+  h.total_address = h.address = address;
+  h.total = r.length;
+  h.length = static_cast<uint32_t>(r.length);
+  h.key = key;
+  h.request = key | uint64_t{ask.heat} << 32; // which the answer names, too
+  h.receive = ask.instead_of;
+  memcpy(message, &h, sizeof h);
+  ++leasing_;
+  leasing_epoch_ = r.epoch;
+  initiator_->send(message, sizeof h);
+  world_.counters.count(Counter::leases_asked);
+}
+
 void MessageLane::on_reply(const ReplyHeader& reply, std::span<const std::byte> payload) {
   const auto kind = static_cast<Kind>(reply.kind);
   const bool ok = reply.status == static_cast<uint8_t>(Status::ok);
@@ -137,6 +178,14 @@ void MessageLane::on_reply(const ReplyHeader& reply, std::span<const std::byte> 
     else if (asked_)
       target_gone_ = true; // which says nothing of the key
     asked_.reset();
+    return;
+  }
+  if (kind == Kind::lease) {
+    if (leasing_ == 0) // of an incarnation that is gone
+      return;
+    --leasing_;
+    if (reply.status == static_cast<uint8_t>(Status::refused))
+      unleased_ = leasing_epoch_;
     return;
   }
   if (kind == Kind::release)

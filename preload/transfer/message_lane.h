@@ -63,6 +63,14 @@ public:
   }
   void ask_key(uint32_t rkey);
 
+  // Whether the request may go by a lease of its bytes.
+  bool is_leased(const steering::Request& r) const;
+  const std::shared_ptr<Leases>& leases() const noexcept { return initiator_->leases(); }
+  // The request is sent to the peer's CPU: its bytes are asked for if that happens again and again.
+  void touch(const steering::Request& r);
+
+  bool lossy() const noexcept { return lossy_; }
+
   // How the peer knows the immediate that is to be the connection's `number`th to take a receive.
   uint64_t receipt(const steering::Request& r, uint64_t number) const noexcept {
     return lossy_ ? by_immediate | r.wr.imm_data : number;
@@ -107,6 +115,11 @@ private:
   uint64_t remote_ = 0;
   uint32_t run_ = 1;
   std::optional<uint32_t> asked_; // a key, one at a time
+  // Leases asked for and not answered, and the epoch of what was known of the last one's key.
+  static constexpr unsigned leasing_max = 4;
+  unsigned leasing_ = 0;
+  uint32_t leasing_epoch_ = 0;
+  uint32_t unleased_ = 0; // epoch of the last key of which nothing is leased
   // The peer's queue pair is no more: whatever goes to it the device shall judge.
   static constexpr steering::KeyVerdict device_judges{UINT32_MAX, steering::KeyVerdict::Kind::real};
   bool target_gone_ = false;

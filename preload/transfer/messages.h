@@ -47,6 +47,7 @@ enum class Status : uint8_t {
   halted = 3,      // not executed: behind a failure
   fault = 4,       // the owner unmapped or protected the memory
   unsupported = 5, // the owner's adverb does not know the kind, or not this version of it
+  full = 6,        // lease: the peer has what it may have, and is to give one back for another
 };
 
 enum : uint8_t {
@@ -69,7 +70,7 @@ struct RequestHeader {
   uint64_t total_address; // first byte of the whole work request
   uint64_t total;         // bytes of the whole work request
   // with_immediate: count of receive-consuming messages up to this one; on UC, where messages are
-  // lost, by_immediate | its immediate
+  // lost, by_immediate | its immediate. lease: the one that is given back for it, or 0
   uint64_t receive;
   uint32_t key;
   uint32_t length; // bytes of this part
@@ -83,9 +84,11 @@ struct ReplyHeader {
   uint32_t run;
   uint64_t source;
   uint64_t request;
-  uint64_t offset;      // of a READ's payload in its work request
-  uint64_t grant;       // grant: its id, for `release`
-  uint64_t grant_start; // grant: the addresses `rkey` covers, as work requests use them
+  uint64_t offset; // of a READ's payload in its work request; lease: its rights
+  uint64_t grant;  // grant, lease: its number, for `release` and `yield`
+  // The same: the addresses `rkey` covers, as work requests use them. lease, that is full: what was
+  // asked for.
+  uint64_t grant_start;
   uint64_t grant_bytes;
   uint32_t rkey;
   uint32_t length; // bytes of payload that follow
@@ -95,12 +98,15 @@ static_assert(sizeof(ReplyHeader) == 64 && std::is_trivially_copyable_v<ReplyHea
 inline constexpr size_t header_bytes = sizeof(RequestHeader);
 
 // Beside requests and replies. From the owner: `count` keys of its, of 4 bytes each behind the
-// header, have ended. Back, with none: the notice of that number has been taken note of.
+// header, have ended; or leases of these numbers are called back. Back, with none: the notice of
+// that number has been taken note of, and no request is under way by any of the leases.
 inline constexpr uint8_t notice_kind = kinds_max;
+
+enum class Of : uint8_t { keys, leases };
 
 struct NoticeHeader {
   uint8_t kind;
-  uint8_t zero;
+  Of of;
   uint16_t count;
   uint32_t number;
 };
@@ -113,6 +119,7 @@ inline bool is_notice(std::span<const std::byte> bytes) {
 // Messages may be shared by so many bytes of requests, which bring so many of replies.
 inline constexpr size_t shared_max = 2048;
 inline constexpr uint8_t version_sharing = 2; // from which on they are
+inline constexpr uint8_t version_leases = 3;  // from which on the owner leases
 
 // Where in its message the next one begins.
 constexpr size_t next_place(size_t end) noexcept {
@@ -186,7 +193,7 @@ inline std::optional<Parsed<ReplyHeader>> next_reply(std::span<const std::byte>&
   memcpy(&p.header, rest.data(), sizeof p.header);
   const auto& h = p.header;
   if (h.kind == 0 || h.kind >= kinds_max || h.zero != 0 ||
-      h.status > static_cast<uint8_t>(Status::unsupported))
+      h.status > static_cast<uint8_t>(Status::full))
     return std::nullopt;
   const auto payload = take_payload(rest, sizeof h, h.length);
   if (!payload)
@@ -201,7 +208,7 @@ inline std::optional<Parsed<NoticeHeader>> parse_notice(std::span<const std::byt
     return std::nullopt;
   memcpy(&p.header, bytes.data(), sizeof p.header);
   p.payload = bytes.subspan(sizeof p.header);
-  if (p.header.kind != notice_kind || p.header.zero != 0 ||
+  if (p.header.kind != notice_kind || p.header.of > Of::leases ||
       p.payload.size() != p.header.count * sizeof(uint32_t))
     return std::nullopt;
   return p;

@@ -81,6 +81,7 @@ Responder::Responder(World& world, std::shared_ptr<link::Channel> channel,
                      std::shared_ptr<const Handlers> handlers, Targets& targets)
     : world_(world), channel_(std::move(channel)), handlers_(std::move(handlers)),
       targets_(targets), told_(std::make_shared<ToldKeys>(world, targets.key_ends(), channel_)),
+      lessor_(std::make_shared<Lessor>(world, channel_, told_)),
       slots_count_(2 * channel_->credits()), slots_(new Slot[slots_count_]) {
   order_.reserve(slots_count_);
   free_.reserve(slots_count_);
@@ -153,6 +154,8 @@ void Responder::take_note() {
   const uint32_t number = note_->number;
   note_.reset();
   told_->acknowledged(number);
+  lessor_->returned(told_->take_returned());
+  lessor_->sweep();
 }
 
 void Responder::reject(const char* what, size_t bytes) {
@@ -281,10 +284,8 @@ std::optional<Status> Responder::judge(const HandlerRow& row, const RequestHeade
     return Status::refused;
   if (row.order == Order::queue_pair && r.run <= target->binding(*channel_).halted_run)
     return Status::halted;
-  if (row.key == Key::named && !target->regions().is_reserved(r.key)) {
-    target->regions().told_real(r.key);
+  if (row.key == Key::named && !target->regions().is_virtual_to_peer(target->pd(), r.key))
     return Status::not_virtual;
-  }
   if (row.key == Key::named)
     told_->tell(target->regions(), r.key);
   if (row.right != Right::none && !target->allows(row.right))
@@ -319,14 +320,13 @@ Responder::Started Responder::start(uint32_t index) {
   try {
     ReplyToken token(shared_from_this(), index);
     if (const auto status = judge(row, slot.header, target); status == Status::not_virtual)
-      answer_not_virtual(world_, channel_->peer(), target->regions(), slot.header.key,
-                         std::move(token));
+      answer_not_virtual(world_, channel_->peer(), *target, slot.header.key, std::move(token));
     else if (status)
       token.answer(*status);
     else
       row.run({world_, slot.header, slot.payload, target,
                target != nullptr ? &target->binding(*channel_) : nullptr,
-               std::exchange(slot.brought, false), *told_, channel_->peer()},
+               std::exchange(slot.brought, false), *lessor_, *told_, channel_->peer()},
               std::move(token));
   } catch (const std::exception& e) { // the token has answered
     world_.counters.count(Counter::exceptions_caught);
@@ -396,13 +396,14 @@ link::Errand::Of Responder::Slot::of() const noexcept {
 bool Responder::Slot::stands() noexcept {
   Target* const target = responder->target_of(header);
   std::byte* all = nullptr;
-  const unsigned right = copy.way == Copy::Way::nowhere ? IBV_ACCESS_REMOTE_ATOMIC
-                         : copy.lands()                 ? IBV_ACCESS_REMOTE_WRITE
-                                                        : IBV_ACCESS_REMOTE_READ;
+  const bool looked_at = copy.way == Copy::Way::nowhere;
+  const unsigned right = looked_at ? (row->right == Right::atomic ? IBV_ACCESS_REMOTE_ATOMIC : 0)
+                         : copy.lands() ? IBV_ACCESS_REMOTE_WRITE
+                                        : IBV_ACCESS_REMOTE_READ;
   return target != nullptr && !target->leaving() && target->allows(row->right) &&
          target->regions().remote(target->pd(), header.key, header.total_address, header.total,
                                   right, all) == 0 &&
-         all + (header.address - header.total_address) == copy.program;
+         (looked_at || all + (header.address - header.total_address) == copy.program);
 }
 
 void Responder::Slot::put_aside() noexcept {
@@ -439,9 +440,14 @@ bool Responder::make_copy(const Slot& slot) const noexcept {
     return memory::read(slot.out + slot.filled + sizeof(ReplyHeader), copy.program, copy.bytes);
   case Copy::Way::in:
     return memory::write(copy.program, slot.payload.data(), copy.bytes);
-  case Copy::Way::nowhere: {
-    std::array<std::byte, 8> unused;
-    return memory::read(unused.data(), copy.program, unused.size());
+  case Copy::Way::nowhere: { // a byte of each page
+    constexpr uintptr_t page = 4096;
+    std::byte unused;
+    bool good = memory::read(&unused, copy.program, 1);
+    for (uint32_t at = page - (reinterpret_cast<uintptr_t>(copy.program) & (page - 1));
+         good && at < copy.bytes; at += page)
+      good = memory::read(&unused, copy.program + at, 1);
+    return good;
   }
   default:
     return memory::write_in_order(copy.program, slot.payload.data(), copy.bytes);
@@ -548,6 +554,7 @@ void Responder::on_unbound(uint64_t handle) {
 void Responder::on_down() {
   note_.reset();
   told_->close();
+  lessor_->close();
   channel_->each_bound([this](uint64_t handle) {
     if (Target* const target = targets_.find(handle))
       if (Grants lent = target->unbind(*channel_); !lent.empty())

@@ -19,6 +19,7 @@
 
 #include "link/channel.h"
 #include "transfer/handler.h"
+#include "transfer/lessor.h"
 #include "world/sync.h"
 
 #include <memory>
@@ -109,6 +110,7 @@ private:
   const std::shared_ptr<const Handlers> handlers_;
   Targets& targets_;
   const std::shared_ptr<ToldKeys> told_;
+  const std::shared_ptr<Lessor> lessor_;
   Atomic<uint32_t> held_{0}; // messages of the peer's that keep a buffer
   const uint32_t slots_count_;
   const std::unique_ptr<Slot[]> slots_;

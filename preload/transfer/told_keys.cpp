@@ -87,8 +87,8 @@ void ToldKeys::ended(std::shared_ptr<Key> key) {
 }
 
 // Sends the next notice unless one is out. Without room now, on_tx_free() comes.
-void ToldKeys::notify(const std::lock_guard<Mutex>& /*held*/) {
-  if (!notified_.empty() || waiting_.empty())
+void ToldKeys::notify(const std::lock_guard<Mutex>& held) {
+  if (one_is_out() || notify_of_leases(held) || waiting_.empty())
     return;
   std::byte* message = channel_->acquire();
   if (message == nullptr)
@@ -111,9 +111,41 @@ void ToldKeys::notify(const std::lock_guard<Mutex>& /*held*/) {
   channel_->send(message, static_cast<size_t>(at - message));
 }
 
+void ToldKeys::recall(std::span<const uint32_t> leases) {
+  const std::lock_guard held(lock_);
+  if (closed_)
+    return;
+  recalls_.insert(recalls_.end(), leases.begin(), leases.end());
+  notify(held);
+}
+
+// True: keys have to wait, for memory waits to be changed.
+bool ToldKeys::notify_of_leases(const std::lock_guard<Mutex>& /*held*/) {
+  if (recalls_.empty())
+    return false;
+  std::byte* message = channel_->acquire();
+  if (message == nullptr)
+    return true; // on_tx_free() comes
+  NoticeHeader h{};
+  const size_t room = (channel_->message_max() - sizeof h) / sizeof(uint32_t);
+  h.kind = notice_kind;
+  h.of = Of::leases;
+  h.number = ++number_;
+  h.count = static_cast<uint16_t>(std::min<size_t>({room, recalls_.size(), UINT16_MAX}));
+  const auto rest = recalls_.begin() + h.count;
+  recalled_.assign(recalls_.begin(), rest);
+  recalls_.erase(recalls_.begin(), rest);
+  memcpy(message, &h, sizeof h);
+  memcpy(message + sizeof h, recalled_.data(), recalled_.size() * sizeof(uint32_t));
+  notified_at_ = world_.clock.now();
+  told_since_ = 0;
+  channel_->send(message, sizeof h + recalled_.size() * sizeof(uint32_t));
+  return true;
+}
+
 bool ToldKeys::awaits(uint32_t number) {
   const std::lock_guard held(lock_);
-  return !notified_.empty() && number == number_;
+  return one_is_out() && number == number_;
 }
 
 void ToldKeys::acknowledged(uint32_t number) {
@@ -124,6 +156,8 @@ void ToldKeys::acknowledged(uint32_t number) {
     if (number != number_)
       return; // of a channel that has ended meanwhile
     over = std::exchange(notified_, {});
+    returned_.insert(returned_.end(), recalled_.begin(), recalled_.end());
+    recalled_.clear();
     notify(held);
   }
   for (const auto& key : over)

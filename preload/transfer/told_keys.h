@@ -6,6 +6,9 @@
 // is gone the peer gets a notice; its initiator forgets what it knew and acknowledges, behind every
 // request it sent before. Then, or at the end of the channel, the key is let go.
 //
+// Leases are called back in the same way (lessor.h): what acknowledges that waits until nothing is
+// under way by any of them.
+//
 // Flow: one notice at a time is unacknowledged, on the one message that a channel carries each way
 // beside its requests; keys that end meanwhile go with the next. What waits is bounded by what the
 // peer was told: a peer that is stopped costs its keys, and nothing of its traffic. One that goes
@@ -22,7 +25,9 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace adverb {
@@ -70,6 +75,11 @@ public:
   void on_tx_free();
   void close(); // the channel is down
 
+  // Leases of these numbers are called back by the next notice.
+  void recall(std::span<const uint32_t> leases);
+  // Those of a notice that has been acknowledged: they are back.
+  std::vector<uint32_t> take_returned() { return std::exchange(returned_, {}); }
+
   // Any thread.
   void ended(std::shared_ptr<registration::Key> key);
 
@@ -78,6 +88,8 @@ private:
 
   void tell_first(const registration::Regions& regions, uint32_t key);
   void notify(const std::lock_guard<Mutex>& held);
+  bool notify_of_leases(const std::lock_guard<Mutex>& held);
+  bool one_is_out() const noexcept { return !notified_.empty() || !recalled_.empty(); }
   bool overdue();
 
   World& world_;
@@ -89,10 +101,13 @@ private:
   Mutex lock_; // leaf, but for the channel's
   std::deque<std::shared_ptr<registration::Key>> waiting_;
   Keys notified_;
+  std::vector<uint32_t> recalls_; // leases that are to be called back
+  std::vector<uint32_t> recalled_;
   uint32_t number_ = 0; // of the notice that is out
   std::chrono::nanoseconds notified_at_{};
   size_t told_since_ = 0;
   bool closed_ = false;
+  std::vector<uint32_t> returned_; // progress lock
 };
 
 } // namespace adverb::transfer

@@ -87,10 +87,13 @@ bool Unload::send_part(Request& r) {
     r.flawed = true;
     return false;
   }
+  const bool first = r.sent == 0;
   r.sent += bytes;
   if (r.sent == r.length)
     seat_.world.counters.count(Counter::posts_unload_bytes, r.length);
   seat_.messages.send(r, *this, part, h);
+  if (first && r.unasked == Unasked::no) // not each time that it waits for a credit
+    seat_.messages.touch(r);
   return true;
 }
 

@@ -116,8 +116,8 @@ TEST_CASE("the defaults of the schema are those of the code") {
         static_cast<uint64_t>(document.link.hello_timeout.count()));
   CHECK(link["spin"]["default"] == document.link.spin.count());
   CHECK(parse_size(properties["staging"]["default"].get<std::string>()) == document.staging);
-  CHECK(parse_size(properties["pinned_budget"]["default"].get<std::string>()) ==
-        document.pinned_budget);
+  CHECK(properties["pinned_budget"]["default"] == "auto");
+  CHECK_FALSE(document.pinned_budget);
   CHECK(properties["log"]["properties"]["level"]["default"] == "warn");
   CHECK(document.log.level == LogLevel::warn);
 }
@@ -141,11 +141,11 @@ TEST_CASE("a word that names no backend is an error that lists those there are, 
     const Loaded loaded = load_text(document.dump(), "f", "/p");
     CHECK_FALSE(loaded);
     REQUIRE(loaded.errors.size() == 1);
-    CHECK(loaded.errors[0].reason.find("\"pinned\" or \"none\"") != std::string::npos);
+    CHECK(loaded.errors[0].reason.find("\"pinned\", \"none\" or \"elastic\"") != std::string::npos);
     std::vector<Error> errors; // even if a schema let it pass
     compile(document, "f", errors);
     REQUIRE(errors.size() == 1);
-    CHECK(errors[0].remedy == "use \"pinned\" or \"none\"");
+    CHECK(errors[0].remedy == "use \"pinned\", \"none\" or \"elastic\"");
   }
 }
 
@@ -176,7 +176,7 @@ TEST_CASE("the shipped default unpins local-only regions and no other") {
 TEST_CASE("the profile unpinned pins nothing, off changes nothing, local-only asks nobody") {
   const auto unpinned = load_profile("unpinned", "/p");
   for (unsigned access : {0u, 1u, 2u, 4u, 8u, 15u})
-    CHECK(unpinned.policy->region({"d", 1, access}).name == "none");
+    CHECK(unpinned.policy->region({"d", 1, access}).unpins);
   CHECK(load_profile("off", "/p").policy->idle());
   const auto local = load_profile("local-only", "/p");
   CHECK(local.policy->peers({"d", 2}) == Peers::none);

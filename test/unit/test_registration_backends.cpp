@@ -97,7 +97,7 @@ TEST_CASE(
   REQUIRE_FALSE(f.regions.add(f.backend("none"), wanted, mr));
   ibv_sge sge{0x5000 + 50, copy_below, mr->lkey};
   Hold hold;
-  REQUIRE(f.localize(sge, hold, write_right, false) == 0);
+  REQUIRE(f.localize(sge, hold) == 0);
   REQUIRE(hold.window != nullptr);
   CHECK(sge.addr == 0x5000 + 50);
   const auto* made = f.device.find(sge.lkey);
@@ -259,7 +259,7 @@ TEST_CASE(
   const auto typo =
       policy::load_text(R"({"version": 1, "rules": [{"register": "tpy"}]})", "test", "/p");
   REQUIRE(typo.errors.size() == 1);
-  CHECK(typo.errors[0].text().find(R"("pinned", "none" or "toy")") != std::string::npos);
+  CHECK(typo.errors[0].text().find(R"("pinned", "none", "elastic" or "toy")") != std::string::npos);
   CHECK(typo.errors[0].text().find(R"(did you mean "toy")") != std::string::npos);
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // Room for what has to be registered, and time for it.
+#include "memory/limits.h"
 #include "region_fixture.h"
+#include "registration/budget.h"
 
 #include <atomic>
 #include <future>
@@ -108,4 +110,32 @@ TEST_CASE("a registration that takes its time stops nobody else") {
   CHECK(second.get() == 0);
   f.regions.release(f.staging, slow);
   f.regions.release(f.staging, quick);
+}
+
+TEST_CASE(
+    "unless the policy says, a share of the host's memory may be pinned, looked at each 5 s") {
+  Fixture f(R"("staging": "1MiB")");
+  Budgets& budgets = f.bench.world.budgets();
+  auto& tasks = f.bench.service.tasks;
+  budgets.look_again(); // nobody has asked yet
+  CHECK(tasks.empty());
+  const uint64_t first = budgets.window_bytes();
+  CHECK(first >= page);
+  CHECK(first <= adverb::memory::memory_limit() / 16);
+  budgets.look_again();
+  CHECK(tasks.empty());
+  f.bench.service.pass(std::chrono::seconds(5));
+  budgets.look_again();
+  budgets.look_again();
+  CHECK(tasks.size() == 1);
+  f.bench.service.run_tasks();
+  CHECK(budgets.window_bytes() >= page);
+}
+
+TEST_CASE("what the policy says may be pinned stays that, and is not looked at again") {
+  Fixture f(R"("staging": "1MiB", "pinned_budget": "64KiB")");
+  CHECK(f.bench.world.budgets().window_bytes() == 64U << 10);
+  f.bench.service.pass(std::chrono::seconds(5));
+  f.bench.world.budgets().look_again();
+  CHECK(f.bench.service.tasks.empty());
 }

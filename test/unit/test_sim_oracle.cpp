@@ -44,6 +44,20 @@ TEST_CASE("each request completes once, in order, and in the end") {
   }
 }
 
+TEST_CASE("what its owner has taken out of a mailbox does not come again") {
+  History h;
+  h.post(Kind::write);
+  h.oracle.emptied(1, 0, 101);
+  SECTION("and has not") {
+    h.complete(1);
+    CHECK(h.end(0).empty());
+  }
+  SECTION("and does") {
+    h.complete(1);
+    CHECK(says(h.end(101), "carried out a second time"));
+  }
+}
+
 TEST_CASE("a status that nothing gives cause for is wrong") {
   History h;
   const auto one = h.post(Kind::write);

@@ -188,6 +188,17 @@ TEST_CASE("a failure halts the run of who failed, and of nobody else on the same
   CHECK(owner.status(*owner.honest, owner.request(Kind::write, mine, peers)) == Status::ok);
 }
 
+TEST_CASE("what is bound once more, and needs no proof by then, is served") {
+  Owner owner;
+  owner.liar->bind(mine, liars, false);
+  const auto request = owner.request(Kind::write, mine, liars);
+  CHECK(owner.status(*owner.liar, request) == Status::refused);
+  owner.liar->bind(mine, liars, true); // over another connection, whose other end is vouched for
+  CHECK(owner.status(*owner.liar, request) == Status::ok);
+  owner.liar->bind(mine, liars, false); // and nothing of that is taken back by a third
+  CHECK(owner.status(*owner.liar, request) == Status::ok);
+}
+
 TEST_CASE("what is lent is given back by who borrowed it") {
   Owner owner;
   owner.liar->bind(mine, liars, true);

@@ -2,10 +2,12 @@
 // A World of a test's own: no thread, no file, no device; time goes on when the test says so.
 #pragma once
 
+#include "memory/monitor.h"
 #include "service/jobs.h"
 #include "world/world.h"
 
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -97,6 +99,12 @@ struct Lines final : adverb::observe::LogSink {
   std::vector<std::string> said;
 };
 
+/// Mappings of which no change is ever heard, as the test makes none.
+struct Unchanged final : adverb::memory::Monitor {
+  bool watch(adverb::memory::Range, adverb::memory::Range) override { return true; }
+  void unwatch(adverb::memory::Range) noexcept override {}
+};
+
 /// The World with all of these; `real` and `policy` as in Seams.
 struct Bench {
   explicit Bench(const adverb::provider::Real* real = nullptr,
@@ -107,7 +115,9 @@ struct Bench {
                .real = real,
                .policy = policy,
                .log_sink = &lines,
-               .shared_page = false}) {}
+               .shared_page = false}) {
+    world.parts.monitor.put(std::make_shared<Unchanged>());
+  }
 
   ManualClock clock;
   CountingEntropy entropy;

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// The way of READs and WRITEs, with an immediate or not, of what the peer's process leases: by the
+// device, as of a pinned region, with the lease's real key in place of the virtual one.
+#include "steering/elements.h"
+#include "steering/opcode.h"
+#include "steering/way.h"
+#include "transfer/message_lane.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace adverb::steering {
+
+using transfer::Lease;
+using transfer::Leases;
+
+namespace {
+
+class Leased final : public Way {
+public:
+  explicit Leased(Seat& seat) : seat_(seat) {}
+  ~Leased() override { end_all(); }
+
+  Lane& lane(const Request&) override { return seat_.device; }
+  Step issue(Request& r, int& why) override;
+  void landed(Request& r) override {
+    end_of_device_part(seat_, r);
+    ended(r);
+  }
+  void returned(Request& r) override {
+    seat_.elements.release(r);
+    ended(r);
+  }
+  void answered(Request&, const transfer::ReplyHeader&, std::span<const std::byte>) override {}
+  void gone() override { end_all(); }
+
+private:
+  struct Use {
+    uint64_t seq;
+    Lease* lease;
+    std::shared_ptr<Leases> of;
+  };
+  void ended(const Request& r);
+  void end_all();
+
+  Seat& seat_;
+  std::vector<Use> uses_; // of requests with the device, in their order
+};
+
+Step Leased::issue(Request& r, int& why) {
+  const std::shared_ptr<Leases> leases =
+      seat_.messages.joined() ? seat_.messages.leases() : nullptr;
+  uses_.reserve(uses_.size() + 1);
+  Lease* const lease = leases ? leases->use(r.wr.wr.rdma.rkey, r.wr.wr.rdma.remote_addr, r.length,
+                                            remote_right(r.wr.opcode))
+                              : nullptr;
+  if (lease == nullptr) { // it has been called back since it was chosen for
+    seat_.carrier.again(r);
+    return Step::changed;
+  }
+  uses_.push_back({r.seq, lease, leases});
+  ibv_send_wr wr = r.wr;
+  wr.wr.rdma.rkey = lease->rkey;
+  const Step step = post_with_elements(seat_, r, wr, *this, why);
+  if (step != Step::issued)
+    ended(r);
+  return step;
+}
+
+void Leased::ended(const Request& r) {
+  const auto use = std::ranges::find(uses_, r.seq, &Use::seq);
+  if (use == uses_.end())
+    return;
+  const Use over = std::move(*use);
+  uses_.erase(use);
+  over.of->done(*over.lease);
+}
+
+// The queue pair has forgotten its requests, or the link is lost, and the leases with it.
+void Leased::end_all() {
+  for (const Use& use : std::exchange(uses_, {}))
+    use.of->done(*use.lease);
+}
+
+Fit fits(const Facts& facts) noexcept {
+  return facts.leased && !is_atomic(facts.opcode) ? by_virtual_key(facts) : Fit::no;
+}
+
+std::unique_ptr<Way> make(Seat& seat) {
+  return std::make_unique<Leased>(seat);
+}
+
+} // namespace
+
+extern const WayFunctions leased_way;
+const WayFunctions leased_way{fits, make};
+
+} // namespace adverb::steering

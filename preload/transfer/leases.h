@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// What this process has leased of a peer's memory over one channel, at the user's end: parts of
+// regions under real keys, by which the device itself reaches them. All queue pairs of the channel
+// use them.
+//
+// A request uses a lease from before it is posted until it is known to be complete. One that has
+// been called back is used by no further request, and is back when the last of its uses has ended.
+// Which bytes to ask for: those that a second request names within two terms (after Denning's
+// working set; a scan touches each once). What no request has used for a term is given back. Where
+// the owner has no more room, what is used less gives way to what is named more often; nothing
+// does for what is named as often, so that two that are alike do not take each other's place by
+// turns.
+//
+// Thread-safe; its lock is a leaf.
+#pragma once
+
+#include "transfer/touches.h"
+#include "world/sync.h"
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <mutex>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace adverb::transfer {
+
+struct Lease {
+  uint32_t number = 0; // its owner's
+  uint32_t key = 0;    // the virtual one
+  uint32_t rkey = 0;   // the device's
+  unsigned access = 0; // IBV_ACCESS_REMOTE_*
+  uint64_t start = 0;  // as work requests name its bytes
+  uint64_t bytes = 0;
+  uint32_t heat = 0;    // its uses, counted as Touches counts
+  uint64_t next = 0;    // behind the last one
+  uint32_t uses = 0;    // under way
+  bool touched = false; // in this term
+  bool gone = false;    // called back, given back or lost: nobody new uses it
+  size_t place = 0;     // among those that are not gone
+};
+
+class Leases {
+public:
+  static constexpr std::chrono::milliseconds term{1000};
+  static constexpr size_t leases_max = 4096;
+  // Bytes of the longest request that a lease is asked for: owners refuse what is much longer.
+  static constexpr uint64_t longest = 1 << 20;
+  using Time = std::chrono::nanoseconds; // of the World's clock
+
+  // Whether there may be any. Takes no lock.
+  bool any() const noexcept { return live_.load(std::memory_order_relaxed) != 0; }
+  // One that covers the bytes and gives the right, or null. use() counts a use, which the caller
+  // ends by done(), once, when nothing can come of the request any more.
+  bool covers(uint32_t key, uint64_t address, uint64_t length, unsigned right);
+  Lease* use(uint32_t key, uint64_t address, uint64_t length, unsigned right);
+  void done(Lease& lease) noexcept;
+
+  // A request that no lease covers has been sent. True: its bytes are to be asked for.
+  bool wanted(uint32_t key, uint64_t address, uint64_t length, Time now);
+  // They are now. What the owner is to be told with it: how hot they are, and which lease of this
+  // process's makes room for them, 0: none.
+  struct Ask {
+    uint32_t heat = 0;
+    uint32_t instead_of = 0;
+  };
+  Ask ask(uint32_t key, uint64_t address, uint64_t length, Time now) noexcept;
+  void no_room(uint32_t key, uint64_t address) noexcept; // for these, the owner says
+  // False: there is no room for it, or it is there.
+  bool add(const Lease& lease);
+  void refused(uint32_t key);                  // the key's owner leases nothing of it
+  void forget(std::span<const uint32_t> keys); // they have ended
+  // Those of these numbers are called back; how many uses are under way. If there are any, `back`
+  // is called when the last has ended, with whatever lock held but this one's.
+  size_t recall(std::span<const uint32_t> numbers, std::function<void()> back);
+  bool all_back() const; // no use is under way of any that is gone
+  // The end of a term: the numbers of those that nobody used in it, which are gone.
+  std::vector<uint32_t> unused();
+  // Adds the numbers of those that have made room beside the one that the owner was told of. Takes
+  // no lock where there are none.
+  void take_given_up(std::vector<uint32_t>& to);
+  void close(); // the link is lost
+
+private:
+  using List = std::list<Lease>;
+  Lease* find(uint32_t key, uint64_t address, uint64_t length, unsigned right);
+  void drop(Lease& lease) noexcept;
+  void reap() noexcept;
+  size_t uses_of_gone() const noexcept;
+  size_t colder(uint64_t bytes, uint32_t heat, std::span<Lease*> found) const noexcept;
+
+  static constexpr size_t looked_at = 16; // leases, when one has to make room
+
+  mutable Mutex lock_;
+  Atomic<uint32_t> live_{0};
+  List leases_;
+  std::unordered_map<uint32_t, std::vector<Lease*>> by_key_; // of those that are not gone, by start
+  std::vector<Lease*> standing_;                             // those that are not gone
+  size_t hand_ = 0; // of these, the first to be looked at next
+  std::unordered_map<uint32_t, bool> never_;
+  Touches touches_;
+  bool full_ = false;              // so the owner said
+  bool tries_ = false;             // whether there is room again, once a term
+  std::vector<uint32_t> given_up_; // numbers
+  Atomic<bool> any_given_up_{false};
+  std::function<void()> back_; // while some are called back, and used
+};
+
+} // namespace adverb::transfer

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// What peers may lease of a process, who makes room for whom, and what becomes of who gives nothing
+// back.
+#include "fake_channel.h"
+#include "region_fixture.h"
+#include "registration/recalls.h"
+#include "transfer/lessor.h"
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+using namespace adverb;
+using namespace std::chrono_literals;
+using adverb::test::FakeChannel;
+using adverb::test::FakeProgress;
+using registration::Grant;
+using registration::Recalls;
+using transfer::Status;
+
+namespace {
+
+constexpr uint64_t part = 64 << 10; // of what is leased at a time
+constexpr size_t parts = 8;         // that the budget has room for
+
+struct Owner : region_test::Fixture {
+  Owner() : Fixture(R"("staging": "1MiB", "pinned_budget": "1MiB")") {
+    bench.world.parts.recalls.put(recalls);
+    madvise(table.memory, table.bytes, MADV_NOHUGEPAGE);
+    memset(table.memory, 1, table.bytes);
+    ibv_mr* mr = nullptr;
+    REQUIRE_FALSE(regions.add(backend("elastic"),
+                              {&device.pd, table.memory, table.bytes, table.address(),
+                               region_test::all_rights, registration::Wanted::Verb::reg_mr},
+                              mr));
+    key = mr->rkey;
+  }
+  uint64_t at(size_t i) const { return ((table.address() + part - 1) & ~(part - 1)) + i * part; }
+
+  std::shared_ptr<Recalls> recalls = std::make_shared<Recalls>(Recalls::Hooks{
+      [this] { ++wakes; }, [] {},
+      [](const std::function<bool()>& done, std::chrono::milliseconds) { return done(); }});
+  int wakes = 0;
+  region_test::Mapped table{64 * part};
+  uint32_t key = 0;
+};
+
+struct Peer {
+  explicit Peer(Owner& o)
+      : owner(o), channel(std::make_shared<FakeChannel>(
+                      progress, link::Channel::Role::server,
+                      FakeChannel::Size{.message_max = 4096, .version = transfer::version_leases})),
+        told(std::make_shared<transfer::ToldKeys>(o.bench.world, ends, channel)),
+        lessor(std::make_shared<transfer::Lessor>(o.bench.world, channel, told)) {}
+  ~Peer() {
+    {
+      const std::lock_guard hold(progress.lock());
+      lessor->close();
+      told->close();
+    }
+    owner.bench.service.pass(transfer::Lessor::outlived);
+  }
+
+  // As the handler of `lease` does.
+  Status asks(size_t i) {
+    const std::lock_guard hold(progress.lock());
+    const Status no = lessor->may_give(owner.key, owner.at(i), 8, part);
+    if (no != Status::ok)
+      return no;
+    std::shared_ptr<Grant> lease;
+    if (owner.regions.lease(owner.key, owner.at(i), 8, lease) != 0)
+      return Status::fault;
+    const uint32_t number = lessor->give(std::move(lease));
+    if (number == 0)
+      return Status::fault;
+    numbers.push_back(number);
+    return Status::ok;
+  }
+  void yields(uint32_t number) {
+    const std::lock_guard hold(progress.lock());
+    lessor->yielded(number);
+  }
+  // The numbers of the notice sent next, which is answered at once or never.
+  std::vector<uint32_t> called_back(bool answers) {
+    const auto message = channel->take();
+    const auto parsed = transfer::parse_notice(message);
+    if (!parsed)
+      return {};
+    CHECK(parsed->header.of == transfer::Of::leases);
+    std::vector<uint32_t> leases(parsed->header.count);
+    memcpy(leases.data(), parsed->payload.data(), parsed->payload.size());
+    if (answers)
+      answer(parsed->header.number);
+    last = parsed->header.number;
+    return leases;
+  }
+  void answer(uint32_t notice) {
+    const std::lock_guard hold(progress.lock());
+    told->acknowledged(notice);
+    lessor->returned(told->take_returned());
+  }
+
+  Owner& owner;
+  FakeProgress progress;
+  transfer::KeyEnds ends;
+  std::shared_ptr<FakeChannel> channel;
+  std::shared_ptr<transfer::ToldKeys> told;
+  std::shared_ptr<transfer::Lessor> lessor;
+  std::vector<uint32_t> numbers;
+  uint32_t last = 0;
+};
+
+TEST_CASE("who is alone may lease all that may be, and then one in place of another") {
+  Owner owner;
+  Peer peer(owner);
+  for (size_t i = 0; i < parts; ++i)
+    CHECK(peer.asks(i) == Status::ok);
+  CHECK(peer.asks(0) == Status::fault); // it has these
+  CHECK(peer.asks(parts) == Status::full);
+  peer.yields(peer.numbers[3]);
+  CHECK(peer.asks(parts) == Status::ok);
+  CHECK(peer.asks(3) == Status::full);
+}
+
+TEST_CASE("who has less than its share has others give back what they have beyond theirs") {
+  Owner owner;
+  Peer first(owner);
+  Peer second(owner);
+  for (size_t i = 0; i < parts; ++i)
+    REQUIRE(first.asks(i) == Status::ok);
+  CHECK(second.asks(20) == Status::fault); // not now
+  CHECK(owner.wakes == 1);
+  owner.recalls->serve();
+  CHECK(first.called_back(true).size() == parts / 2);
+  for (size_t i = 20; i < 20 + parts / 2; ++i)
+    CHECK(second.asks(i) == Status::ok);
+  CHECK(second.asks(30) == Status::full);
+  CHECK(first.asks(31) == Status::full);
+  // Who has given all back has no share.
+  for (const uint32_t number : second.numbers)
+    second.yields(number);
+  CHECK(first.asks(31) == Status::ok);
+}
+
+TEST_CASE("who has asked once and comes no more has no share for long") {
+  Owner owner;
+  Peer first(owner);
+  Peer second(owner);
+  for (size_t i = 0; i < parts; ++i)
+    REQUIRE(first.asks(i) == Status::ok);
+  CHECK(second.asks(20) == Status::fault);
+  owner.recalls->serve();
+  CHECK(first.called_back(true).size() == parts / 2);
+  CHECK(first.asks(30) == Status::full);
+  owner.bench.service.pass(transfer::Lessor::asks_again);
+  CHECK(first.asks(30) == Status::ok);
+}
+
+TEST_CASE("who does not give back holds a change up once, and is leased nothing meanwhile") {
+  Owner owner;
+  Peer honest(owner);
+  Peer liar(owner);
+  REQUIRE(liar.asks(0) == Status::ok);
+  REQUIRE(honest.asks(1) == Status::ok);
+  const auto stripe = memory::stripes_of({owner.at(0), owner.at(2)});
+  owner.recalls->begin_change(stripe);
+  owner.recalls->serve();
+  CHECK(liar.called_back(false).size() == 1);
+  CHECK(honest.called_back(true).size() == 1);
+  CHECK_FALSE(owner.recalls->wait(stripe, 10ms));
+  owner.recalls->overdue(stripe);
+  owner.recalls->end_change(stripe);
+  owner.recalls->serve();
+  REQUIRE(owner.bench.lines.said.size() == 1);
+  CHECK(owner.bench.lines.said[0].find("has not given back 1 leases") != std::string::npos);
+  // The next change does not wait for it.
+  owner.recalls->begin_change(stripe);
+  CHECK(owner.recalls->wait(stripe, 10ms));
+  owner.recalls->end_change(stripe);
+  owner.bench.service.pass(2 * transfer::Lessor::late_pause);
+  CHECK(liar.asks(2) == Status::fault);
+  CHECK(honest.asks(2) == Status::ok);
+  liar.answer(liar.last);
+  CHECK(liar.asks(3) == Status::ok);
+}
+
+TEST_CASE("of what is leased no page is brought, and none beyond one that is not there") {
+  Owner owner;
+  Peer peer(owner);
+  const auto gone = [&](size_t i, size_t page) {
+    REQUIRE(madvise(reinterpret_cast<void*>(owner.at(i) + page * 4096), 4096, MADV_DONTNEED) == 0);
+  };
+  gone(0, 0);
+  CHECK(peer.asks(0) == Status::fault);
+  gone(1, 5);
+  std::shared_ptr<Grant> lease;
+  REQUIRE(owner.regions.lease(owner.key, owner.at(1) + 8192, 8192, lease) == 0);
+  CHECK(lease->start == owner.at(1));
+  CHECK(lease->bytes == 5UL * 4096);
+  registration::Regions::revoke(lease);
+  CHECK(owner.regions.lease(owner.key, owner.at(1) + 4 * 4096, 8192, lease) == EAGAIN);
+  REQUIRE(owner.regions.lease(owner.key, owner.at(1) + 6 * 4096, 8, lease) == 0);
+  CHECK(lease->start == owner.at(1) + 6 * 4096);
+  CHECK(lease->bytes == 10UL * 4096);
+  registration::Regions::revoke(lease);
+}
+
+TEST_CASE("what is leased elsewhere stays where memory changes") {
+  Owner owner;
+  Peer peer(owner);
+  REQUIRE(peer.asks(0) == Status::ok);
+  const auto its = memory::stripes_of({owner.at(0), owner.at(1)});
+  const auto others = memory::all_stripes & ~its;
+  owner.recalls->begin_change(others);
+  owner.recalls->serve();
+  CHECK(peer.channel->sent() == 0);
+  CHECK(owner.recalls->wait(others, 10ms));
+  CHECK(peer.asks(1) == Status::ok);
+  owner.recalls->end_change(others);
+}
+
+} // namespace
