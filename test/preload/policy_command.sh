@@ -56,7 +56,7 @@ run sh -c "exec '$adverb' policy list >/dev/full"
 expect "output that cannot be written: 1" 1 "cannot write the output"
 
 run "$adverb" policy explain --profile unpinned sh
-expect_output "explain says what happens to regions" 0 "all: not pinned (by rule \"all-regions\")"
+expect_output "explain says what happens to regions" 0 "all: not pinned but for what peers use again and again (by rule \"all-regions\")"
 expect_output "explain says which way requests take, by the library's own choice" 0 \
   "WRITE, WRITE with immediate, READ: unload: requests carried by the peer's CPU"
 run "$adverb" policy explain --profile off sh
