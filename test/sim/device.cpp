@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <sys/mman.h>
 
 namespace sim {
 
@@ -77,7 +78,7 @@ struct Verbs {
            ((access & needs_local) == 0 || (access & IBV_ACCESS_LOCAL_WRITE) != 0);
   }
   static ibv_mr* reg(ibv_pd* pd, void* start, size_t length, uint64_t iova, int access) {
-    if (fabric().refuses && fabric().refuses()) {
+    if (fabric().refuses && !Fabric::is_linking(pd->context) && fabric().refuses()) {
       errno = ENOMEM;
       return nullptr;
     }
@@ -170,7 +171,7 @@ struct Verbs {
       }
       // Who wakes the program asks for room that it has, and what is flushed needs none.
       if (fabric().crowded && qp.dest != qp.qp.qp_num && qp.qp.state == IBV_QPS_RTS &&
-          fabric().crowded()) {
+          !Fabric::is_linking(qp.qp.context) && fabric().crowded()) {
         *bad = wr;
         return ENOMEM;
       }
@@ -273,7 +274,8 @@ struct Verbs {
   static ibv_cq* create_cq(ibv_context* context, int cqe, void*, ibv_comp_channel* channel, int) {
     // Room for the program's completions, the kick's and one marker: others wait for it. Or plenty.
     const int cqe_max = fabric().roomy ? 1024 : 512 + (channel != nullptr ? 4 : 1);
-    if (cqe > cqe_max) {
+    const bool linking = Fabric::is_linking(context);
+    if (cqe > cqe_max && !linking) {
       errno = EINVAL;
       return nullptr;
     }
@@ -281,6 +283,8 @@ struct Verbs {
     cq->cq.context = context;
     cq->cq.cqe = cqe;
     cq->cq.channel = channel;
+    if (linking)
+      fabric().message_cqs_.push_back(cq);
     return &cq->cq;
   }
   template <typename Attr> static ibv_qp* create(ibv_pd* pd, const Attr& attr) {
@@ -414,11 +418,11 @@ const adverb::provider::Real& Fabric::real() {
       *gid = {};
       return 0;
     };
-    r.ibv_open_device = [](ibv_device* device) {
-      const auto& all = Fabric::present_->devices_;
-      const auto it =
-          std::ranges::find_if(all, [device](const auto& d) { return &d->device == device; });
-      return it == all.end() ? nullptr : &(*it)->extended.context;
+    r.ibv_open_device = [](ibv_device* device) { return Fabric::present().open(device); };
+    r.ibv_create_comp_channel = [](ibv_context* context) {
+      static ibv_comp_channel one{nullptr, -1, 0};
+      one.context = context;
+      return &one;
     };
     r.ibv_close_device = [](ibv_context*) { return 0; };
     return r;
@@ -446,8 +450,58 @@ Fabric::Fabric() {
   Fabric::present_ = this;
 }
 
+// What adverb has opened for its links it keeps for as long as its process is there.
 Fabric::~Fabric() {
+  for (const auto& [key, mr] : mrs_)
+    if (is_linking(mr->mr.context))
+      munmap(mr->mr.addr, mr->mr.length);
+  for (Cq* cq : message_cqs_)
+    delete cq;
   Fabric::present_ = nullptr;
+}
+
+uint64_t Fabric::registrations() const {
+  return static_cast<uint64_t>(std::ranges::count_if(
+      mrs_, [](const auto& entry) { return !is_linking(entry.second->mr.context); }));
+}
+
+std::byte* Fabric::at(uint32_t key, uint64_t address) const {
+  const auto mr = mrs_.find(key);
+  if (mr == mrs_.end() || address < mr->second->iova ||
+      address - mr->second->iova >= mr->second->mr.length)
+    return nullptr;
+  return static_cast<std::byte*>(mr->second->mr.addr) + (address - mr->second->iova);
+}
+
+bool Fabric::has_messages(const ibv_device* device) const {
+  return std::ranges::any_of(message_cqs_, [device](const Cq* cq) {
+    return cq->cq.context->device == device && !cq->completions.empty();
+  });
+}
+
+bool Fabric::is_linking(const ibv_context* context) {
+  return std::ranges::any_of(present().devices_, [context](const auto& device) {
+    return device->linking && &device->extended.context == context;
+  });
+}
+
+// The program does first.
+ibv_context* Fabric::open(ibv_device* device) {
+  const auto it =
+      std::ranges::find_if(devices_, [device](const auto& d) { return &d->device == device; });
+  if (it == devices_.end())
+    return nullptr;
+  ibv_context* const its = &(*it)->extended.context;
+  if (its->async_fd == 0) {
+    its->async_fd = its->cmd_fd = -1;
+    return its;
+  }
+  this->device();
+  Device& own = *devices_.back();
+  own.linking = true;
+  own.extended.context.device = device;
+  own.extended.context.async_fd = own.extended.context.cmd_fd = -1;
+  return &own.extended.context;
 }
 
 ibv_device* Fabric::device() {

@@ -54,7 +54,11 @@ public:
   // An event of the queue's that lies on its channel; false: none, who waits for one sleeps.
   static bool take_event(ibv_cq* cq);
 
-  uint64_t registrations() const { return mrs_.size(); }
+  uint64_t registrations() const; // but adverb's own, for its links
+  // What a queue pair in the domain of that region would reach; null: nothing.
+  std::byte* at(uint32_t key, uint64_t address) const;
+  // Whether there is something in a queue of adverb's own, who has opened the device, too.
+  bool has_messages(const ibv_device* device) const;
   bool cleans = false;      // RESET and destroy take a queue pair's completions out of its queues
   bool roomy = false;       // completion queues may have room for what nobody asked for
   bool reuses_keys = false; // those of regions that are gone
@@ -69,6 +73,8 @@ public:
       refuses;                 // asked at each registration, if there: it fails for want of memory
   std::function<bool()> loses; // asked of each message that may be lost, if there
   std::function<bool()> crowded; // asked at each request, if there: so it is not taken
+  // Told of each that is carried out on a peer's memory, if there: whose, and what it names.
+  std::function<void(uint32_t qpn, uint32_t key, uint64_t address)> reaches;
   // What a program or library has done that a device may answer with anything.
   std::vector<std::string> misuse;
 
@@ -85,6 +91,9 @@ private:
 
   // Provider functions are given no other way to it.
   static Fabric& present() { return *present_; }
+  // Whether adverb has opened it for its links: nothing is short there.
+  static bool is_linking(const ibv_context* context);
+  ibv_context* open(ibv_device* device);
   static Fabric* present_;
 
   std::vector<std::unique_ptr<Device>> devices_;
@@ -92,6 +101,7 @@ private:
   std::map<uint32_t, Qp*> qps_;                 // by number
   uint32_t next_key_ = 0x1000;
   uint32_t next_qpn_ = 0x100;
+  std::vector<Cq*> message_cqs_; // of those
   std::vector<uint32_t> free_keys_;
   std::vector<uint32_t> free_qpns_; // of those destroyed: used again at once
 };

@@ -11,6 +11,7 @@
 namespace sim {
 
 struct Fabric::Device {
+  bool linking = false; // a second opening of another: adverb's own
   ibv_device device{};
   verbs_context extended{};
 };

@@ -88,7 +88,7 @@ ibv_wc_status Requests::carry_out(Qp& qp, Qp& peer, Request& r) {
   const bool atomic = r.fetches() && r.wr.opcode != IBV_WR_RDMA_READ;
   const bool one_sided = r.wr.opcode != IBV_WR_SEND && r.wr.opcode != IBV_WR_SEND_WITH_IMM;
   const bool datagram = qp.qp.qp_type == IBV_QPT_UD;
-  if (r.length > Fabric::present().longest)
+  if (r.length > Fabric::present().longest && !Fabric::is_linking(qp.qp.context))
     return IBV_WC_LOC_LEN_ERR;
   std::vector<std::byte> data(datagram ? sizeof(ibv_grh) : 0);
   if (!r.fetches() && !gather(qp, r, data))
@@ -100,6 +100,8 @@ ibv_wc_status Requests::carry_out(Qp& qp, Qp& peer, Request& r) {
     const uint64_t address = atomic ? r.wr.wr.atomic.remote_addr : r.wr.wr.rdma.remote_addr;
     const uint32_t key = atomic ? r.wr.wr.atomic.rkey : r.wr.wr.rdma.rkey;
     std::byte* there = nullptr;
+    if (Fabric::present().reaches)
+      Fabric::present().reaches(qp.qp.qp_num, key, address);
     if (r.length != 0) {
       there = bytes(key, peer.qp.pd, address, r.length, right);
       if (there == nullptr || (peer.access & right) == 0 || (atomic && address % 8 != 0))

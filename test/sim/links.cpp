@@ -16,6 +16,9 @@ namespace link = adverb::link;
 constexpr std::chrono::milliseconds look_again{5};
 constexpr int looks_max = 4;
 
+// What a forged request is known by: no honest one has the number.
+constexpr uint64_t forged = 0xF0F0'F0F0'F0F0'F0F0;
+
 Channel::Channel(link::Progress& progress, Role role, uint32_t fibre, uint32_t credits,
                  uint32_t reported, size_t message_max, uint8_t version)
     : link::Channel(progress, role), fibre(fibre), reported_(reported) {
@@ -264,13 +267,63 @@ void Channel::lie(Choices& choices) {
   }
 }
 
+void Channel::forge(uint64_t target, uint64_t source, uint64_t address, uint32_t key,
+                    uint64_t value) {
+  namespace transfer = adverb::transfer;
+  transfer::RequestHeader request{};
+  request.kind = static_cast<uint8_t>(transfer::Kind::write);
+  request.flags = transfer::last_part;
+  request.run = 1;
+  request.target = target;
+  request.source = source;
+  request.request = forged;
+  request.address = request.total_address = address;
+  request.length = sizeof value;
+  request.total = sizeof value;
+  request.key = key;
+  auto message = message_of(request, sizeof value);
+  memcpy(message.data() + sizeof request, &value, sizeof value);
+  sent_.push_back(std::move(message));
+  lied_last_ = true;
+}
+
 void Net::corrupt(uint32_t fibre) {
   liar_ = fibre;
   for (const auto& channel : channels_)
     channel->deaf = channel->fibre == fibre;
 }
 
+// In the name of a queue pair that is bound over another channel, or of none, or that has proven
+// nothing.
+void Net::forge() {
+  std::vector<std::pair<Channel*, const Published*>> all;
+  for (const auto& channel : channels_)
+    for (const Published& one : published_)
+      if (channel->fibre == liar_ && channel->role() == link::Channel::Role::client &&
+          !channel->down() && one.links == channel->peer->of)
+        all.emplace_back(channel.get(), &one);
+  if (all.empty())
+    return;
+  const auto [over, target] = all[choices.below(static_cast<uint32_t>(all.size()))];
+  Links& owner = *over->peer->of;
+  const auto its = std::ranges::find_if(published_, [&](const Published& one) {
+    return one.links == over->of && one.qp.qpn == target->qp.dest_qpn;
+  });
+  const uint64_t source = its == published_.end() || choices.once_in(3) ? nobody : its->qp.handle;
+  const bool served = std::ranges::any_of(over->of->bound_, [&, target = target](const auto& b) {
+    return b.handle == source && b.theirs == target->qp.handle && b.server.get() == over->peer &&
+           b.proven;
+  });
+  if (served)
+    return; // that would be no lie
+  misused_.insert({&owner, target->qp.handle, source});
+  const auto [address, key] = reachable.at(&owner)();
+  over->forge(target->qp.handle, source, address, key, nobody << 16 | choices.below(1000));
+}
+
 void Net::lie() {
+  if (choices.once_in(3))
+    return forge();
   std::vector<Channel*> theirs;
   for (const auto& channel : channels_)
     if (channel->fibre == liar_)
@@ -306,6 +359,28 @@ void Net::lose() {
     channel->close();
 }
 
+void Net::part() {
+  parted_ = true;
+  for (const auto& channel : channels_)
+    channel->close();
+}
+
+void Net::offered(const link::Links* links, uint64_t handle, const link::Offer& offer) {
+  if (offer.answer == link::wire::Answer::ok)
+    offered_[{links, handle}].insert({offer.rkey, offer.address});
+}
+
+void Net::reached(uint32_t qpn, uint32_t key, uint64_t address) {
+  if (address < link::slot_base || address - link::slot_base >= 4 * link::slot_page)
+    return;
+  const auto name = names_.find(qpn);
+  if (name == names_.end())
+    return; // it is being destroyed
+  const auto offers = offered_.find(name->second);
+  if (offers == offered_.end() || !offers->second.contains({key, address}))
+    misuse.push_back("queue pair " + std::to_string(qpn) + " uses a slot that it was not offered");
+}
+
 void Net::close() {
   for (const auto& channel : channels_)
     channel->end();
@@ -322,6 +397,7 @@ void Links::serve(std::shared_ptr<link::Protocol> protocol) {
 
 void Links::publish(const link::LocalQp& qp) {
   net_.published_.push_back({qp, this});
+  net_.named(qp.qpn, this, qp.handle);
 }
 
 // Who has asked for it before hears of it now.
@@ -339,7 +415,8 @@ void Links::connected(const link::LocalQp& qp) {
   }
 }
 
-void Links::withdraw(uint32_t, ibv_device*, uint64_t handle) {
+void Links::withdraw(uint32_t qpn, uint64_t handle) {
+  net_.unnamed(qpn);
   std::erase_if(net_.published_, [&](const auto& p) {
     return p.qp.handle == handle && p.links == this; // handles are of each program
   });
@@ -374,7 +451,7 @@ std::shared_ptr<Channel> Links::open_to(Links& theirs) {
   const uint32_t credits = std::min(most.depth, net_.choices.between(1, 6));
   const uint32_t reported = net_.choices.between(1, credits); // not all, or none might come
   const size_t message_max = std::min<size_t>(most.message, 512 << net_.choices.below(3));
-  const uint8_t newest = adverb::transfer::version_sharing;
+  const uint8_t newest = adverb::transfer::version_leases;
   const auto version =
       static_cast<uint8_t>(net_.choices.once_in(8) ? net_.choices.below(newest) : newest);
   auto client = std::make_shared<Channel>(*progress_, link::Channel::Role::client, fibre_, credits,
@@ -385,6 +462,8 @@ std::shared_ptr<Channel> Links::open_to(Links& theirs) {
     end->deaf = net_.liar_ != 0 && end->fibre == net_.liar_;
   client->peer = server.get();
   server->peer = client.get();
+  client->of = this;
+  server->of = &theirs;
   net_.channels_.push_back(client);
   net_.channels_.push_back(server);
   client->open(*protocol_);
@@ -415,10 +494,11 @@ bool Links::find(Search& search) {
   cancel(qp.handle);
   const std::shared_ptr server =
       std::static_pointer_cast<Channel>(client->peer->shared_from_this());
-  const bool proven = !net_.proves_ || net_.choices.once_in(2);
-  server->bind(theirs.qp.handle, qp.handle, proven);
+  const bool proven = (!net_.proves_ || net_.choices.once_in(2)) &&
+                      !net_.misused_.contains({theirs.links, theirs.qp.handle, qp.handle});
   // What it was bound to before is unbound with it, but nothing is proven by that any more.
-  bound_.insert(bound_.begin(), {qp.handle, theirs.qp.handle, server, theirs.links});
+  bound_.insert(bound_.begin(), {qp.handle, theirs.qp.handle, server, theirs.links, proven});
+  server->bind(theirs.qp.handle, qp.handle, proven);
   done({link::Verdict::adverb, client, theirs.qp.handle, {}, true, proven});
   if (claim && !proven)
     claim();
@@ -475,8 +555,10 @@ link::Offer Links::make_claim(uint64_t handle, uint32_t key) {
 // The peer may have no slot just now, or find nothing in it.
 void Links::claim(uint64_t handle, uint32_t key, std::function<void(const link::Offer&)> offered) {
   const auto claim = [this, handle, key, offered = std::move(offered)] {
-    offered(puts_off(handle) ? link::Offer{link::wire::Answer::not_there}
-                             : make_claim(handle, key));
+    const auto offer =
+        puts_off(handle) ? link::Offer{link::wire::Answer::not_there} : make_claim(handle, key);
+    net_.offered(this, handle, offer);
+    offered(offer);
   };
   world_.service.run([this, handle, claim] {
     const auto search = std::ranges::find_if(
@@ -516,8 +598,12 @@ void Links::look(uint64_t handle, const link::wire::Share& read,
       return;
     }
   }
-  if (answer == Answer::ok)
+  if (net_.misused_.contains({bound->links, bound->theirs, handle}))
+    answer = Answer::refused;
+  if (answer == Answer::ok) {
+    bound->proven = true;
     bound->server->prove(bound->theirs, handle);
+  }
   give_up(handle);
   done(answer);
 }

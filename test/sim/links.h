@@ -7,6 +7,7 @@
 #include "choices.h"
 #include "link/links.h"
 #include "step.h"
+#include "wires.h"
 #include "world/world.h"
 
 #include <deque>
@@ -14,6 +15,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
+#include <string>
+#include <tuple>
 #include <vector>
 
 namespace sim {
@@ -24,7 +28,12 @@ class Channel;
 class Net {
 public:
   explicit Net(Choices& choices)
-      : choices(choices), shared_(choices.once_in(2)), proves_(choices.once_in(3)) {}
+      : choices(choices), shared_(choices.once_in(2)), proves_(choices.once_in(3)) {
+    if (choices.once_in(6))
+      wires = std::make_unique<Wires>(choices);
+  }
+  // The links are the product's, and these their connections. Null: they are Links, here.
+  std::unique_ptr<Wires> wires;
   void offer(Steps& steps);
   // The programs are at their end: a channel and who uses it hold each other until then.
   void close();
@@ -34,12 +43,39 @@ public:
   // end of one sends what the protocol has no word for, and the other is to end it.
   void lose();
   bool lost() const { return lost_; }
+  // All channels end, and what asks for one then gets another.
+  void part();
+  bool parted() const { return parted_; }
   // From now on those whose thread is `fibre` are liars, who never take note of keys that ended.
   void corrupt(uint32_t fibre);
   // One of them says something that every message must be, and that no honest peer says.
   void lie();
   bool lies() const { return liar_ != 0; }
   bool proves() const { return proves_; }
+  // A queue pair has reached memory of its peer's. Into a slot, or out of one, it may only where it
+  // was offered that, and is what it was then.
+  void reached(uint32_t qpn, uint32_t key, uint64_t address);
+  void named(uint32_t qpn, const adverb::link::Links* links, uint64_t handle) {
+    names_[qpn] = {links, handle};
+  }
+  // A cell of a program's that peers may write to, as requests name it: address and key. Of that
+  // which has the queue pair of this number; key 0: none has.
+  using Cell = std::pair<uint64_t, uint32_t>;
+  std::map<const adverb::link::Links*, std::function<Cell()>> reachable;
+  Cell reachable_by(uint32_t qpn) const {
+    const auto at = names_.find(qpn);
+    return at == names_.end() ? Cell{} : reachable.at(at->second.first)();
+  }
+  void unnamed(uint32_t qpn) { names_.erase(qpn); }
+  void offered(const adverb::link::Links* links, uint64_t handle, const adverb::link::Offer& offer);
+  std::vector<std::string> misuse; // what nobody should have done
+  // Queue pairs that have been proven over the product's links, and what they asked for then.
+  struct Proven {
+    adverb::link::LocalQp qp;
+    uint64_t owner = 0; // the handle of the peer's
+    uint32_t key = 0;
+  };
+  std::vector<Proven> proven;
   // How many pairs of queue pairs programs are connecting. That takes next to no time, however
   // often who does it is interrupted, and nobody gives up seeking meanwhile.
   uint32_t connecting = 0;
@@ -57,7 +93,22 @@ private:
   std::map<std::pair<class Links*, class Links*>, std::shared_ptr<Channel>> clients_;
   const bool shared_; // by all queue pairs of two programs
   const bool proves_; // some queue pairs have to be proven to be their program's
+  using Slot = std::pair<uint32_t, uint64_t>;                   // key and address
+  using Name = std::pair<const adverb::link::Links*, uint64_t>; // of a queue pair: its handle there
+  std::map<uint32_t, Name> names_;                              // by number
+  std::map<Name, std::set<Slot>> offered_;
+  // Whose names have been misused: nothing of them is ever proven, or what was forged might be
+  // served as theirs, later.
+  struct Pair {
+    class Links* owner;
+    uint64_t handle;
+    uint64_t peers;
+    auto operator<=>(const Pair&) const = default;
+  };
+  std::set<Pair> misused_;
+  void forge();
   bool lost_ = false;
+  bool parted_ = false;
   uint32_t liar_ = 0; // whose thread; 0: all are honest
 };
 
@@ -77,6 +128,9 @@ public:
   void end();
   // As if it had been sent from here, credits or not.
   void lie(Choices& choices);
+  // The same, of what lies in the peer's memory at `address`: of a queue pair of the peer's that is
+  // not bound to that of ours over this channel.
+  void forge(uint64_t target, uint64_t source, uint64_t address, uint32_t key, uint64_t value);
   bool deaf = false; // never says that it has taken note
   // Takes the oldest message that is under way to this end. The progress lock is held.
   void take();
@@ -91,6 +145,7 @@ public:
   size_t buffers_out() const { return received_.out; }
 
   Channel* peer = nullptr;
+  class Links* of = nullptr;
   const uint32_t fibre;
 
 private:
@@ -124,7 +179,7 @@ public:
   void serve(std::shared_ptr<adverb::link::Protocol> protocol) override;
   void publish(const adverb::link::LocalQp& qp) override;
   void connected(const adverb::link::LocalQp& qp) override;
-  void withdraw(uint32_t, ibv_device*, uint64_t handle) override;
+  void withdraw(uint32_t, uint64_t handle) override;
   void bind(const adverb::link::LocalQp& qp, uint8_t,
             std::function<void(adverb::link::Bound)> done) override;
   void cancel_bind(uint64_t handle) override { cancel(handle); }
@@ -142,6 +197,7 @@ public:
   void await_probes() noexcept override {}
 
 private:
+  friend class Net;
   // A poll of the program may take what has arrived.
   struct Polled final : adverb::link::Progress {
     explicit Polled(Links& links) : links(links) {}
@@ -172,6 +228,7 @@ private:
     uint64_t theirs;
     std::shared_ptr<Channel> server;
     class Links* links; // the peer's
+    bool proven;
   };
   std::vector<Bound> bound_;
   struct Claim { // what is to be found in a slot of the peer's, or to be read from it

@@ -15,6 +15,7 @@
 #include <fstream>
 #include <malloc.h>
 #include <string>
+#include <sys/prctl.h>
 
 #include <unistd.h>
 
@@ -113,6 +114,8 @@ size_t median(std::vector<size_t>& all) {
 } // namespace
 
 int main(int argc, char** argv) {
+  // What is leased depends on what pages are, and a schedule is to be the same each time.
+  prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
   uint64_t schedules = 10'000;
   uint64_t seconds = 3600;
   uint64_t shrinking = 30;

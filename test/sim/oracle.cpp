@@ -396,6 +396,14 @@ void Oracle::looked(uint32_t program, uint32_t cell, uint64_t value, uint64_t af
       {program, cell, value, now_, now_, nullptr, after == never ? nullptr : &all_.at(after)});
 }
 
+void Oracle::emptied(uint32_t program, uint32_t cell, uint64_t value) {
+  looked(program, cell, value, never);
+  if (loud)
+    printf("%6llu  program %u empties cell %u of %llu\n", static_cast<unsigned long long>(now_),
+           program, cell, static_cast<unsigned long long>(value));
+  emptied_[{program, cell}].push_back({now_, value});
+}
+
 // Whether `a` has taken effect before `b` can.
 bool Oracle::before(const Known& a, const Known& b) const {
   if (is_lossy(a))

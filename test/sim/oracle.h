@@ -130,6 +130,10 @@ public:
   // The program that owns it looked at a cell. `after`: id of a message it has just received, with
   // which all that its sender posted before must be there; or never.
   void looked(uint32_t program, uint32_t cell, uint64_t value, uint64_t after);
+  // The owner looked at a cell, as it does with a mailbox, and emptied it: it is zero now, and what
+  // was in it, of a WRITE of `flag_cells` at most, comes no second time.
+  void emptied(uint32_t program, uint32_t cell, uint64_t value);
+  static constexpr size_t flag_cells = 8; // longer ones may begin anew before they are over
   // The owner of queue pair `qp` has polled an error of it, or moved it there: it is in error, so
   // from here on nothing lands through it. `cells`: what the owner's memory holds at this moment.
   void broken(uint32_t qp, std::vector<uint64_t> cells);
@@ -199,6 +203,11 @@ private:
     uint64_t rest = never; // program all of whose requests of before are there
   };
 
+  struct Emptied {
+    uint64_t at;
+    uint64_t value;
+  };
+
   struct Arrival {
     const Known* message;
     uint64_t receive;
@@ -225,6 +234,8 @@ private:
   bool may_be_passed_by_a_failure(const Known& operation) const;
   void judge_barriers(const std::vector<std::vector<uint64_t>>& cells);
   void judge(const Look& look);
+  bool comes_again(const Look& look, const Known& write) const;
+  bool was_emptied(const Look& look) const;
   std::string against(const Look& look, const Known* source) const;
   void judge(const Arrival& arrival);
   std::vector<uint64_t> values_of(const Known& operation) const;
@@ -241,6 +252,7 @@ private:
   std::map<uint32_t, Target> away_; // of each program's memory
   uint32_t next_queue_ = 0;
   std::vector<Look> looks_;
+  std::map<std::pair<uint32_t, uint32_t>, std::vector<Emptied>> emptied_; // by program and cell
   std::vector<Arrival> arrivals_; // judged at the end: a READ's result may be known later
   std::map<std::pair<uint32_t, uint32_t>, std::vector<const Known*>> writers_; // made at the end
   const Known* last_received_ = nullptr;

@@ -83,9 +83,26 @@ std::string Oracle::against(const Look& look, const Known* source) const {
   return {};
 }
 
+bool Oracle::was_emptied(const Look& look) const {
+  const auto at = emptied_.find({look.program, look.cell});
+  return at != emptied_.end() && at->second.front().at < look.until;
+}
+
+// What is found has been seen before, and taken out.
+bool Oracle::comes_again(const Look& look, const Known& write) const {
+  const auto at = emptied_.find({look.program, look.cell});
+  return at != emptied_.end() && look.value != 0 && write.from == never &&
+         write.values.size() <= flag_cells &&
+         std::ranges::any_of(at->second, [&](const Emptied& one) {
+           return one.at < look.from && one.value == look.value;
+         });
+}
+
 // A value tells its writer, but what a READ has brought may be written once more: then it is enough
 // that it may come from one of those.
 void Oracle::judge(const Look& look) {
+  if (look.value == 0 && was_emptied(look))
+    return;
   std::vector<const Known*> sources;
   for (const Known* write : writers_[{look.program, look.cell}]) {
     const auto values = values_of(*write);
@@ -97,6 +114,9 @@ void Oracle::judge(const Look& look) {
   }
   if (sources.empty() || look.value == 0)
     sources.push_back(nullptr);
+  if (sources.size() == 1 && sources[0] != nullptr && comes_again(look, *sources[0]))
+    return found(name(*sources[0]) + " is carried out a second time: program " +
+                 std::to_string(look.program) + " had emptied cell " + std::to_string(look.cell));
   std::string against_first;
   for (const Known* source : sources) {
     auto what = against(look, source);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "program.h"
 #include "handlers.h"
+#include "product_links.h"
 #include "transfer/protocol.h"
 
 #include <algorithm>
@@ -37,6 +38,8 @@ void Words::line(adverb::observe::LogLevel level, std::string_view text) noexcep
 Program::Program(uint32_t number, Choices& choices, Fabric& fabric, Net& net, Oracle& oracle,
                  const adverb::policy::Policy& policy, bool loud)
     : number_(number), choices_(choices), fabric_(fabric), net_(net), oracle_(oracle),
+      // Processes that link for themselves are told apart by it, and their keys.
+      entropy_(net.wires ? (number + 1) << 20 : 1, net.wires ? uint64_t{1} << 32 | 3 : 1),
       world({.clock = clock_,
              .entropy = entropy_,
              .service = service_,
@@ -56,13 +59,29 @@ Program::Program(uint32_t number, Choices& choices, Fabric& fabric, Net& net, Or
       renewals_(choices.once_in(3) ? choices.between(1, 4) : 0),
       abrupt_(!fabric.reuses_keys && choices.once_in(4)),
       changes_(choices.once_in(3) ? choices.between(1, 4) : 0),
-      losses_(choices.once_in(5) ? choices.between(1, 3) : 0), odd_(choices.once_in(4)),
-      downs_(choices.once_in(3) ? choices.between(1, 3) : 0),
+      losses_(choices.once_in(5) ? choices.between(1, 3) : 0), mailbox_(choices.once_in(3)),
+      odd_(choices.once_in(4)), downs_(choices.once_in(3) ? choices.between(1, 3) : 0),
       wrong_(std::array<uint32_t, 8>{0, 0, 200, 200, 40, 40, 10, 4}[choices.below(8)]) {
   words_.loud = loud;
-  auto links = std::make_shared<Links>(world, service_of(number), net);
+  std::shared_ptr<adverb::link::Links> links;
+  if (net.wires) {
+    net.wires->add(world, service_of(number));
+    links = std::make_shared<ProductLinks>(world, net);
+  } else {
+    links = std::make_shared<Links>(world, service_of(number), net);
+  }
+  net.reachable[links.get()] = [this] {
+    const uint32_t cell = choices_.below(shared_cells - counter_cells);
+    return std::pair{reinterpret_cast<uintptr_t>(shared_at(cell)) + shift_, shared_mr_->rkey};
+  };
   links->serve(adverb::transfer::make_protocol(world, make_handlers(), world.targets()));
   world.parts.links.put(std::move(links));
+  mappings_ = std::make_shared<Mappings>(!choices.once_in(4));
+  world.parts.monitor.put(mappings_);
+  recalls_ = std::make_shared<adverb::registration::Recalls>(adverb::registration::Recalls::Hooks{
+      [this] { service_.run([this] { recalls_->serve(); }); }, [] {},
+      [](const std::function<bool()>& done, std::chrono::milliseconds) { return done(); }});
+  world.parts.recalls.put(recalls_);
   context_ = verbs_.open_device(fabric.device());
   pd_ = verbs_.alloc_pd(context_);
   shared_pages_.foreign = choices.once_in(24);
@@ -312,12 +331,14 @@ void Program::wind_up() {
 void Program::act() {
   if (renewals_ != 0 && choices_.once_in(12))
     return renew_key();
-  if (changes_ != 0 && choices_.once_in(12))
-    return change_region();
+  if (next_change_ != nullptr && choices_.once_in(3) && go_on_changing())
+    return;
+  if (changes_ != 0 && next_change_ == nullptr && choices_.once_in(12))
+    return begin_change(&Program::change_region);
   if (odd_ && choices_.once_in(24))
     return ask_nonsense();
-  if (losses_ != 0 && choices_.once_in(12))
-    return take_away();
+  if (losses_ != 0 && next_change_ == nullptr && choices_.once_in(12))
+    return begin_change(&Program::take_away);
   if ((shared_away_ || away_to_ != 0) && choices_.once_in(6) && give_back())
     return;
   if (!old_mrs_.empty() && choices_.once_in(3) && end_old_key())
@@ -365,6 +386,9 @@ void Program::offer_poll(Steps& steps) {
 }
 
 void Program::offer(Steps& steps) {
+  if (fabric_.has_messages(context_->device))
+    steps.emplace_back(service_of(number_),
+                       [this] { world.links().progress(context_->device)->progress(); });
   if (!service_.tasks.empty())
     steps.emplace_back(service_of(number_), [this] {
       const auto task = std::move(service_.tasks.front());

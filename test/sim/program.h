@@ -6,10 +6,13 @@
 
 #include "choices.h"
 #include "device.h"
+#include "fibre.h"
 #include "habits.h"
 #include "links.h"
+#include "memory/monitor.h"
 #include "oracle.h"
 #include "pages.h"
+#include "registration/recalls.h"
 #include "step.h"
 
 #include "model/edge.h"
@@ -34,12 +37,36 @@ struct Clock final : adverb::Clock {
 };
 
 struct Entropy final : adverb::Entropy {
+  explicit Entropy(uint64_t first = 1, uint64_t step = 1) : next(first), step(step) {}
   void fill(void* to, size_t bytes) noexcept override {
     for (size_t i = 0; i < bytes; ++i)
       static_cast<unsigned char*>(to)[i] = static_cast<unsigned char>(next >> 8 * (i % 8));
-    ++next;
+    next += step;
   }
-  uint64_t next = 1;
+  uint64_t next;
+  const uint64_t step;
+};
+
+// The program's mappings, which it changes by Pages and says so; in one of four programs nobody
+// hears.
+class Mappings final : public adverb::memory::Monitor {
+public:
+  explicit Mappings(bool heard) : heard_(heard) {}
+  bool watch(adverb::memory::Range what, adverb::memory::Range) override {
+    return heard_ && Pages::all_there(what.from, what.to - what.from);
+  }
+  void unwatch(adverb::memory::Range) noexcept override {}
+  void changed(const std::byte* from, size_t bytes) {
+    // Whoever asks meanwhile waits for it, which no fibre can.
+    const uint32_t left = std::exchange(fibres::countdown, 0);
+    begin();
+    tell({reinterpret_cast<uintptr_t>(from), reinterpret_cast<uintptr_t>(from) + bytes}, false);
+    end();
+    fibres::countdown = left;
+  }
+
+private:
+  const bool heard_;
 };
 
 // Tasks in their order, timers at their time, jobs in any, as each may sleep; each a step of the
@@ -117,6 +144,13 @@ public:
     last_polled_ = choices_.once_in(2) ? budget_ : choices_.between(0, budget_);
   }
   bool silent() const { return silent_; }
+  // In the midst of the verb that ends a queue pair. Who is told meanwhile that there is none waits
+  // 500 ms for its end, which no verb takes.
+  bool is_taking_down() const {
+    return std::ranges::any_of(queues_, [](const auto& q) { return q->leaving && !q->down; });
+  }
+  // All that peers have written, if it ever empties what they write to.
+  void empty_all();
   // A minute in which nothing happens.
   void let_time_pass() { clock_.time += std::chrono::seconds(61); }
   // Takes what completes, and receives what comes, but posts no request.
@@ -128,6 +162,13 @@ public:
   void offer(Steps& steps);
   bool offer_late(Steps& steps);
   bool offer_soon(Steps& steps);
+  // Of processes that link for themselves time is the same.
+  std::chrono::nanoseconds now() const { return clock_.time; }
+  void catch_up(std::chrono::nanoseconds now) { clock_.time = std::max(clock_.time, now); }
+  std::chrono::nanoseconds next_timer() const {
+    return service_.timers.empty() ? std::chrono::nanoseconds::max()
+                                   : service_.timers.begin()->first;
+  }
   // Posts nothing any more.
   bool done() const {
     return budget_ == 0 || (gives_up_ && fruitless_ > 20) ||
@@ -189,6 +230,8 @@ private:
   bool may_change_own();
   void take_shared_away();
   void take_own_away();
+  void begin_change(void (Program::*change)());
+  bool go_on_changing();
   void take_away();
   bool give_back();
   bool is_away(uint32_t slot) const { return slot >= away_from_ && slot < away_to_; }
@@ -206,6 +249,7 @@ private:
   int take(const Completions& queue, int most);
   int take_extended(const Completions& queue, std::span<ibv_wc> wc);
   void look();
+  void empty(uint32_t cell);
   bool fill(Queue& queue, Operation& operation, ibv_send_wr& wr, std::vector<ibv_sge>& sges);
   struct There {
     uint64_t address;
@@ -236,6 +280,8 @@ private:
   Clock clock_;
   Entropy entropy_;
   Service service_{clock_};
+  std::shared_ptr<Mappings> mappings_;
+  std::shared_ptr<adverb::registration::Recalls> recalls_;
   Words words_;
 
 public:
@@ -292,13 +338,18 @@ private:
   bool near_wide_ = false;
   bool near_lent_ = false;
   bool near_offsets_ = false; // it is named by offsets, not by addresses
-  uint32_t losses_;           // times a piece of its memory may be taken away
-  bool shared_away_ = false;  // a piece of it
-  uint32_t away_from_ = 0;    // of its own: slots
-  uint32_t away_to_ = 0;      // not this one
-  bool odd_;                  // it asks for what no verb gives
-  uint32_t downs_;            // times a queue pair may be taken down
-  uint32_t wrong_;            // one in so many requests must be refused; 0: none
+  // What it is about to do to its memory, once what peers have leased is back; null: nothing. It
+  // does without when that takes long.
+  void (Program::*next_change_)() = nullptr;
+  uint32_t looks_ = 0;
+  uint32_t losses_;          // times a piece of its memory may be taken away
+  bool shared_away_ = false; // a piece of it
+  uint32_t away_from_ = 0;   // of its own: slots
+  uint32_t away_to_ = 0;     // not this one
+  bool mailbox_;             // it takes out what it finds in its memory
+  bool odd_;                 // it asks for what no verb gives
+  uint32_t downs_;           // times a queue pair may be taken down
+  uint32_t wrong_;           // one in so many requests must be refused; 0: none
 };
 
 } // namespace sim

@@ -61,7 +61,22 @@ ibv_wc_opcode opcode_of(const Operation& operation) {
 
 void Program::look() {
   const uint32_t cell = choices_.below(shared_cells - counter_cells);
-  oracle_.looked(number_, cell, shared_[cell], never);
+  if (mailbox_ && shared_[cell] != 0 && choices_.once_in(2))
+    empty(cell);
+  else
+    oracle_.looked(number_, cell, shared_[cell], never);
+}
+
+// What it has taken note of it takes out.
+void Program::empty(uint32_t cell) {
+  oracle_.emptied(number_, cell, shared_[cell]);
+  shared_[cell] = 0;
+}
+
+void Program::empty_all() {
+  for (uint32_t cell = 0; cell < shared_cells - counter_cells; ++cell)
+    if (mailbox_ && shared_[cell] != 0)
+      empty(cell);
 }
 
 // Its queue pair is in error, as it knows from here on.

@@ -134,6 +134,26 @@ bool Program::may_change_own() {
 
 // Longer or shorter by ibv_rereg_mr, or with other rights: the policy may want it registered
 // otherwise then. One for which that fails would have to be given up.
+// As the thread that hears of changes does, and ibv_rereg_mr, for whom no step can wait.
+void Program::begin_change(void (Program::*change)()) {
+  recalls_->begin_change(adverb::memory::all_stripes);
+  next_change_ = change;
+  looks_ = 0;
+  go_on_changing();
+}
+
+bool Program::go_on_changing() {
+  constexpr uint32_t looks_max = 40;
+  const bool ready = recalls_->all_back(adverb::memory::all_stripes);
+  if (!ready && ++looks_ < looks_max)
+    return false;
+  const auto change = std::exchange(next_change_, nullptr);
+  if (ready)
+    (this->*change)();
+  recalls_->end_change(adverb::memory::all_stripes);
+  return ready;
+}
+
 void Program::change_region() {
   --changes_;
   if (fabric_.refuses || shared_away_ || away_to_ != 0)
@@ -236,6 +256,7 @@ void Program::take_shared_away() {
   oracle_.memory_goes(number_, first ? 0 : side_cells,
                       first ? side_cells : shared_cells - side_cells);
   shared_pages_.take_away(first ? 0 : page, page);
+  mappings_->changed(shared_pages_.mine() + (first ? 0 : page), page);
 }
 
 // A page that no receive is to be filled on.
@@ -253,6 +274,7 @@ void Program::take_own_away() {
     if (std::ranges::any_of(queue->order, [this](uint64_t id) { return is_away(slots_.at(id)); }))
       oracle_.going(queue->number);
   own_pages_.take_away(from, page);
+  mappings_->changed(own_pages_.mine() + from, page);
 }
 
 // Once nobody is to find out that it was gone.

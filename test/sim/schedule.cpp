@@ -2,6 +2,7 @@
 #include "schedule.h"
 #include "fibre.h"
 #include "program.h"
+#include "rogue.h"
 
 #include <array>
 #include <cstdio>
@@ -37,6 +38,11 @@ constexpr std::array policies = {
        {"match": {"access": ["local_only"], "max_size": "8KiB"}, "register": "pinned"},
        {"register": "none"}, {"copy_below": "1KiB"})",
     R"({"match": {"max_size": "1KiB"}, "register": "none"}, {"register": "pinned"})",
+    R"({"register": "elastic"})",
+    R"({"register": "elastic"}, {"copy_below": "64B"})",
+    R"({"match": {"access": ["local_only"]}, "register": "none"}, {"register": "elastic"})",
+    R"({"match": {"max_size": "1KiB"}, "register": "pinned"}, {"register": "elastic"})",
+    R"({"match": {"max_size": "1KiB"}, "register": "none"}, {"register": "elastic"})",
     // As few windows and as little staging as may be.
     R"({"register": "none"}, {"copy_below": "1KiB"})",
     R"({"match": {"access": ["local_only"]}, "register": "none"}, {"register": "pinned"})",
@@ -46,8 +52,9 @@ constexpr uint32_t tight = policies.size() - 2; // from this one on
 constexpr uint32_t policies_all = 2 * policies.size();
 
 std::string text_of(uint32_t which) {
-  const char* const limits =
-      which / 2 < tight ? "" : R"("pinned_budget": "4KiB", "staging": "128KiB", )";
+  const char* const limits = which / 2 < tight
+                                 ? R"("pinned_budget": "16MiB", )"
+                                 : R"("pinned_budget": "4KiB", "staging": "128KiB", )";
   return std::string(R"({"version": 1, )") + limits + R"("rules": [)" + policies.at(which / 2) +
          (which % 2 == 0 ? "" : R"(, {"order": "relaxed"})") + "]}";
 }
@@ -81,6 +88,11 @@ public:
       : choices_(choices), period_(periods[choices.below(periods.size())]), net_(choices),
         fibres_(choices, period_), loud_(loud) {
     oracle_.loud = fabric_.loud = loud;
+    if (net_.wires)
+      net_.wires->loud = loud;
+    fabric_.reaches = [this](uint32_t qpn, uint32_t key, uint64_t address) {
+      net_.reached(qpn, key, address);
+    };
     fabric_.cleans = choices.once_in(2);
     fabric_.reuses_keys = choices.once_in(2);
     fabric_.roomy = choices.once_in(2);
@@ -98,6 +110,8 @@ public:
         std::make_unique<Program>(0, choices, fabric_, net_, oracle_, policy(which), loud);
     programs_[1] =
         std::make_unique<Program>(1, choices, fabric_, net_, oracle_, policy(other), loud);
+    if (net_.wires && net_.wires->vouches_for_nobody() && choices.once_in(2))
+      rogue_ = std::make_unique<Rogue>(choices, fabric_, net_, policy(which));
     pairs_ = choices.between(1, 3);
     // The first is reliable, and most are.
     constexpr std::array<ibv_qp_type, 8> types = {IBV_QPT_RC, IBV_QPT_RC, IBV_QPT_RC, IBV_QPT_RC,
@@ -130,17 +144,36 @@ public:
   }
 
   Outcome run() {
-    const uint32_t loss = choices_.once_in(10) ? 20 * choices_.between(1, 20) : 0;
-    const uint32_t lies = choices_.once_in(12) ? 20 * choices_.between(1, 10) : 0; // from then on
+    const uint32_t loss = choices_.once_in(10) && !net_.wires ? 20 * choices_.between(1, 20) : 0;
+    const uint32_t lies =
+        choices_.once_in(12) && !net_.wires ? 20 * choices_.between(1, 10) : 0; // from then on
+    // Times that all channels end, and others are made.
+    uint32_t parts = choices_.once_in(10) && !net_.wires ? choices_.between(1, 3) : 0;
+    const uint32_t apart = 20 * choices_.between(1, 8);
+    // Times that connections are lost, of which no request is to notice anything.
+    uint32_t cuts = net_.wires ? choices_.below(4) : 0;
+    const uint32_t cut = choices_.between(5, 100);
     while (steps_ < steps_max && !(programs_[0]->done() && programs_[1]->done()) && !broken() &&
            !choices_.spent()) {
       ++steps_;
       offer();
+      const bool still = offered_.empty();
       for (const auto& program : programs_)
         offer(*program, &Program::offer_own);
+      if (cuts != 0 && steps_ % cut == 0) {
+        --cuts;
+        net_.wires->cut();
+      }
       if (loss != 0 && steps_ == loss) {
         oracle_.parted();
         net_.lose();
+      }
+      if (parts != 0 && steps_ % apart == 0) {
+        --parts;
+        oracle_.parted();
+        net_.part();
+        for (const auto& program : programs_)
+          program->empty_all();
       }
       if (lies != 0 && steps_ == lies) {
         oracle_.parted();
@@ -154,9 +187,14 @@ public:
           program->let_time_pass();
       // What waits for a peer that was lost, or for the device to have room, or for a slot, goes on
       // after a while, and nothing else may.
-      if ((net_.lost() || net_.lies() || net_.proves() || fabric_.crowded) && choices_.once_in(8))
+      if ((net_.lost() || net_.parted() || net_.lies() || net_.proves() || fabric_.crowded) &&
+          !net_.wires && choices_.once_in(8) &&
+          std::ranges::none_of(programs_, [](const auto& p) { return p->is_taking_down(); }))
         for (const auto& program : programs_)
           offer(*program, &Program::offer_soon);
+      // Of the links' own timers none is over while what it waits for is on its way.
+      if (net_.wires && still && choices_.once_in(4))
+        offer_next(&Program::offer_soon);
       if (!take_any())
         break;
     }
@@ -176,7 +214,8 @@ public:
       oracle_.ended({programs_[0]->shared(), programs_[1]->shared()});
     close();
     outcome.findings = oracle_.findings();
-    for (const auto& list : {programs_[0]->trouble, programs_[1]->trouble, fabric_.misuse})
+    for (const auto& list :
+         {programs_[0]->trouble, programs_[1]->trouble, fabric_.misuse, net_.misuse})
       outcome.findings.insert(outcome.findings.end(), list.begin(), list.end());
     if (!fibres_.idle())
       for (auto& program : programs_)
@@ -191,7 +230,7 @@ public:
 
 private:
   bool broken() const {
-    return !oracle_.findings().empty() || !fabric_.misuse.empty() ||
+    return !oracle_.findings().empty() || !fabric_.misuse.empty() || !net_.misuse.empty() ||
            !programs_[0]->trouble.empty() || !programs_[1]->trouble.empty();
   }
 
@@ -205,6 +244,10 @@ private:
     fresh_.clear();
     fabric_.offer(fresh_);
     net_.offer(fresh_);
+    if (rogue_)
+      rogue_->offer(fresh_);
+    if (net_.wires)
+      net_.wires->offer(fresh_);
     for (const auto& program : programs_)
       program->offer(fresh_);
     take_over();
@@ -213,6 +256,13 @@ private:
     fresh_.clear();
     (program.*function)(fresh_);
     take_over();
+  }
+  // What a program does as its time has come; where they link for themselves, whose comes first.
+  template <typename Function> void offer_next(Function function) {
+    const bool later = programs_[1]->next_timer() < programs_[0]->next_timer();
+    for (uint32_t i = 0; i < programs_.size(); ++i)
+      if (!net_.wires || (i == 1) == later)
+        offer(*programs_[i], function);
   }
   // A thread does one thing at a time.
   void take_over() {
@@ -228,6 +278,12 @@ private:
     return true;
   }
   void take(Step& step) {
+    if (rogue_)
+      rogue_->catch_up(programs_[0]->now());
+    if (net_.wires)
+      for (const auto& program : programs_)
+        program->catch_up(programs_[0]->now() > programs_[1]->now() ? programs_[0]->now()
+                                                                    : programs_[1]->now());
     if (loud_ && period_ != 0)
       printf("                                            thread %u%s\n", step.fibre,
              step.go ? "" : " goes on");
@@ -278,8 +334,7 @@ private:
       idle = idle && first == 0;
       if (++timers > (idle ? timers_idle : timers_max))
         break;
-      for (const auto& program : programs_)
-        offer(*program, &Program::offer_late);
+      offer_next(&Program::offer_late);
       if (!take_any())
         break;
     }
@@ -318,6 +373,15 @@ private:
     for (const auto& program : programs_)
       program->close();
     run_out();
+    if (net_.wires)
+      net_.wires->close();
+    for (size_t i = 0; net_.wires && i < timers_max; ++i) {
+      run_out();
+      offer_next(&Program::offer_late);
+      if (offered_.empty())
+        break;
+      take(offered_[0]);
+    }
     net_.close();
     if (!broken() && fabric_.registrations() != 0)
       oracle_.found(std::to_string(fabric_.registrations()) + " regions of the device are left");
@@ -330,6 +394,7 @@ private:
   Oracle oracle_{2, Program::shared_cells};
   Fibres fibres_;
   std::array<std::unique_ptr<Program>, 2> programs_;
+  std::unique_ptr<Rogue> rogue_; // who lies of a queue pair, if there is one
   Steps offered_;
   Steps fresh_;
   uint32_t pairs_ = 0;
