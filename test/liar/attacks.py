@@ -10,6 +10,7 @@ import time
 
 import pyverbs.enums as e
 
+import options
 import protocol as p
 from peer import MESSAGE, SLOW, Connection, Device, Link, Queue, until
 from victims import ALL as ALL_RIGHTS
@@ -29,7 +30,7 @@ def device():
 def pair(stage, domain=LIARS, rights=ALL_RIGHTS):
     """A queue pair of the owner's and one of the liar's, connected: the liar is a peer like others by these"""
     theirs, mine = stage.owner.qp(domain, rights), Queue(device())
-    stage.owner.connect(theirs, mine.number)
+    stage.owner.connect(theirs, mine)
     mine.connect(theirs["qpn"])
     return theirs, mine
 
@@ -42,13 +43,18 @@ def peer(stage, domain=LIARS):
     link.own = mine
     link.queues.append(mine)
     link.queue = link.companion(MINE)
-    link.prove_well(MINE, stage.liars["key"], mine)
+    link.prove_well(MINE, (stage.liars if domain == LIARS else stage.secret)["key"], mine)
     return link
+
+
+def of_honest():
+    """The addresses of the honest initiator's queue pair and its owner's"""
+    return {"sgid": device().initiator.id, "dgid": device().owner.id}
 
 
 def pretend(link, stage):
     """Binds the honest initiator's queue pair, by its numbers"""
-    ack = link.bind(stage.source["qpn"], HONEST, stage.target["qpn"])
+    ack = link.bind(stage.source["qpn"], HONEST, stage.target["qpn"], **of_honest())
     assert ack.answer == p.OK and ack.proof == 1, ack
     return ack.remote_handle
 
@@ -69,6 +75,11 @@ def steal(queue, target, source, stage, **other):
             for kind, length, payload in ((p.READ, 64, b""), (p.WRITE, 64, b"\xaa" * 64), (p.GRANT, 8, b""))]
 
 
+def known(stage):
+    """No attack: how the victims know each other"""
+    assert stage.proven == (not options.vouches()), f"{stage.proven} queue pairs are proven at level {options.level}"
+
+
 def unproven(stage):
     with stage.watch() as watch:
         link = Link(device(), stage.PORT, stage.target["qpn"])
@@ -84,11 +95,15 @@ def wrong_numbers(stage):
     with stage.watch():
         link = Link(device(), stage.PORT, stage.target["qpn"])
         number, stranger = stage.source["qpn"], socket.inet_pton(socket.AF_INET6, "::ffff:10.1.2.3")
-        for name, wanted, words in (("sqpn", p.MISMATCH, {"number": number + 1}),
-                                    ("sgid", p.MISMATCH, {"number": number, "sgid": stranger}),
-                                    ("dgid", p.NO_SUCH_QP, {"number": number, "dgid": stranger}),
-                                    ("dqpn", p.NO_SUCH_QP, {"number": number, "target": 0xABCDEF})):
-            ack = link.bind(handle=HONEST, **words)
+        cases = [("sqpn", p.MISMATCH, {"number": number + 1}),
+                 ("sgid", p.MISMATCH, {"number": number, "sgid": stranger}),
+                 ("dgid", p.NO_SUCH_QP, {"number": number, "dgid": stranger}),
+                 ("dqpn", p.NO_SUCH_QP, {"number": number, "target": 0xABCDEF})]
+        if options.other:  # the right numbers, on the other host
+            cases += [("sgid of the owner", p.MISMATCH, {"number": number, "sgid": device().owner.id}),
+                      ("dgid of the initiator", p.NO_SUCH_QP, {"number": number, "dgid": device().initiator.id})]
+        for name, wanted, words in cases:
+            ack = link.bind(handle=HONEST, **of_honest() | words)
             assert ack.answer == wanted and ack.remote_handle == 0, f"{name}: {ack}"
             assert link.claim(HONEST, stage.secret["key"]).answer == p.NO_SUCH_QP, name
             assert link.companion(HONEST) is None, name
@@ -117,8 +132,8 @@ def foreign_handles(stage):
             assert link.prove(handle, os.urandom(32)).answer == p.NOT_THERE
         # Its own goes on, and reaches what is in its own domain alone.
         assert reply_to(link.queue, read) == p.DONE
-        assert steal(link.queue, own, MINE, stage)[0] == p.NAK
-        watch.expects("responder_naks")
+        assert steal(link.queue, own, MINE, stage)[0] == p.NOT_VIRTUAL
+        watch.expects("key_misses")
 
 
 def wrong_proofs(stage):
@@ -135,10 +150,13 @@ def wrong_proofs(stage):
                 assert link.fill(MINE, mine) == GOOD
             ack = link.prove(MINE, mac, **other)
             assert ack.answer == nothing and ack.mac == bytes(32), f"{name}: {ack}"
-            assert steal(queue, link.handles[MINE], MINE, stage) == [p.NAK] * 3, name
+            got = steal(queue, link.handles[MINE], MINE, stage)
+            assert got == [p.NAK] * 3, f"{name}: {got}"
 
         slot = link.claim(MINE, key)
         fails("nothing written", link.proof(MINE)[0], writes=False)
+        link.claim(MINE, key)
+        fails("what is said and not written", link.proof(MINE)[0], writes=False, share=link.pairs[MINE].open)
         link.claim(MINE, key)
         fails("a random MAC", os.urandom(32))
         link.claim(MINE, key)
@@ -291,7 +309,7 @@ def versions(stage):
         # A frame of another version is the broker's to refuse.
         before = stage.broker_counters()
         for version in (1, 7):
-            connection = Connection.to(stage.PORT)
+            connection = Connection.to(stage.PORT, device().owner.address)
             connection.send(p.frame("hello", version, dqpn=stage.target["qpn"], oldest=version, newest=version))
             ack = connection.expect("hello_ack")
             assert (ack.answer, ack.oldest, ack.newest) == (p.WRONG_VERSION, 2, 2), ack
@@ -300,8 +318,7 @@ def versions(stage):
         after = stage.broker_counters()
         for name in ("broker_refused", "malformed_messages"):
             assert after[name] - before[name] >= 2, f"{name}: {after[name] - before[name]}"
-        with open(stage.path(f"log.{stage.broker()}"), encoding="utf-8") as file:
-            text = file.read()
+        text = stage.keeper.log(stage.broker())
         assert "a peer speaks version 1 of adverb's links and this one 2 to 2" in text, text
 
 
@@ -318,7 +335,7 @@ def tickets(stage):
         for ticket in (os.urandom(16), bytes(16), stranger.hello.ticket, link.hello.process):
             assert stranger.ask("resume", "resume_ack", ticket=ticket).answer == p.REFUSED
         # One that has bound already takes nothing over.
-        stranger.bind(stage.source["qpn"], HONEST, stage.target["qpn"])
+        stranger.bind(stage.source["qpn"], HONEST, stage.target["qpn"], **of_honest())
         assert stranger.ask("resume", "resume_ack", ticket=link.hello.ticket).answer == p.REFUSED
         assert reply_to(link.queue, read) == p.DONE
         stranger.close()
@@ -332,7 +349,7 @@ def tickets(stage):
         assert sorted(ended) == [False, True], ended
         assert link.connection.is_ended(0.3)
         assert reply_to(link.queue, read) == p.DONE
-        assert steal(link.queue, own, MINE, stage)[0] == p.NAK
+        assert steal(link.queue, own, MINE, stage)[0] == p.NOT_VIRTUAL
         watch.expects("links_resumed", 2, 2)
         for one in both:
             one.close()
@@ -341,10 +358,10 @@ def tickets(stage):
 
 def another_honest(stage, seconds=5):
     """Whether somebody who comes now is served: a process of its own with a queue pair of the secret's domain"""
-    program = Program(stage, stage.PORT)
+    program = Program(stage, stage.PORT, stage.asks)
     theirs, mine = stage.owner.qp(), program.qp()
-    stage.owner.connect(theirs, mine["qpn"])
-    program.connect(mine, theirs["qpn"])
+    stage.owner.connect(theirs, mine)
+    program.connect(mine, theirs)
     stage.tell_to_ask(program, mine, 3)
     took = program.hear_now(seconds * SLOW)
     program.end()
@@ -360,7 +377,7 @@ def many_hellos(stage):
         for n in range(1000):
             sock = socket.socket()
             sock.setblocking(False)
-            sock.connect_ex(("127.0.0.1", stage.PORT))
+            sock.connect_ex((device().owner.address, stage.PORT))
             open_now.add(sock)
             selector.register(sock, selectors.EVENT_WRITE)
         honest_asked, end = False, time.monotonic() + 20 * SLOW
@@ -369,7 +386,7 @@ def many_hellos(stage):
             for key, events in selector.select(0.5):
                 sock = key.fileobj
                 if events & selectors.EVENT_WRITE:
-                    sock.send(p.frame("hello", process=os.urandom(16), nonce=os.urandom(16), dgid=device().id,
+                    sock.send(p.frame("hello", process=os.urandom(16), nonce=os.urandom(16), dgid=device().owner.id,
                                       dqpn=stage.target["qpn"], oldest=2, newest=2))
                     selector.modify(sock, selectors.EVENT_READ)
                     continue
@@ -394,17 +411,18 @@ def many_hellos(stage):
 def many_binds(stage):
     with stage.watch():
         link = Link(device(), stage.PORT, stage.target["qpn"])
-        values = {"sgid": device().id, "dgid": device().id, "dqpn": stage.target["qpn"], "patience": 500}
-        link.connection.send(b"".join(p.frame("bind", **values, sqpn=1, handle=n) for n in range(1, 5001)))
+        many, most = 5000 // options.part, 4096
+        values = {**of_honest(), "dqpn": stage.target["qpn"], "patience": 1000 * SLOW}
+        link.connection.send(b"".join(p.frame("bind", **values, sqpn=1, handle=n) for n in range(1, many + 1)))
         another_honest(stage)
-        answers = [link.connection.expect("bind_ack").answer for _ in range(5000)]
-        assert answers.count(p.NO_RESOURCES) == 5000 - 4096 and answers.count(p.MISMATCH) == 4096, \
-            {a: answers.count(a) for a in set(answers)}
+        waited = [link.connection.expect("bind_ack").answer for _ in range(many)]
         # The same, all of them right.
         link.connection.send(b"".join(p.frame("bind", **values, sqpn=stage.source["qpn"], handle=n)
-                                      for n in range(1, 5001)))
-        answers = [link.connection.expect("bind_ack").answer for _ in range(5000)]
-        assert answers.count(p.NO_RESOURCES) == 5000 - 4096 and answers.count(p.OK) == 4096
+                                      for n in range(1, many + 1)))
+        bound = [link.connection.expect("bind_ack").answer for _ in range(many)]
+        for answers, wanted in ((waited, p.MISMATCH), (bound, p.OK)):
+            assert answers.count(p.NO_RESOURCES) == max(many - most, 0) and answers.count(wanted) == min(many, most), \
+                {a: answers.count(a) for a in set(answers)}
 
 
 def many_companions(stage):
@@ -425,8 +443,7 @@ def many_claims(stage):
     with stage.watch() as watch:
         link = Link(device(), stage.PORT, stage.target["qpn"])
         for handle in range(1, 201):
-            link.say("bind", **{"sgid": device().id, "dgid": device().id, "sqpn": stage.source["qpn"],
-                                "dqpn": stage.target["qpn"], "handle": handle})
+            link.say("bind", **of_honest(), sqpn=stage.source["qpn"], dqpn=stage.target["qpn"], handle=handle)
         for _ in range(200):
             assert link.connection.expect("bind_ack").answer == p.OK
         for handle in range(1, 201):
@@ -441,7 +458,7 @@ def many_claims(stage):
         again = [link.connection.expect("slot").answer for _ in range(20)]
         assert p.NOT_THERE in again, again
         another_honest(stage)
-        watch.expects("qps_proven", 2)
+        watch.expects("qps_proven", 0 if options.vouches() else 2)
 
 
 def beyond_credits(stage):
@@ -480,7 +497,7 @@ def many_opened(stage):
     with stage.watch() as watch:
         watch.rss = 64 << 20
         links = []
-        while len(links) < 24:
+        while len(links) < max(24 // options.part, 2):
             link = Link(device(), stage.PORT, stage.target["qpn"])
             links.append(link)
             pretend(link, stage)
@@ -495,11 +512,11 @@ def many_links(stage):
     """Who has proven nothing opens a companion over each of so many links that no other has room"""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 4096), most))
-    resource.prlimit(stage.owner.pid, resource.RLIMIT_NOFILE, (1024, most))  # what programs have mostly
+    stage.keeper.limit_descriptors(stage.owner.pid, 1024)  # what programs have mostly
     with stage.watch() as watch:
         watch.rss = 64 << 20
         links = []
-        while len(links) < 520:
+        while len(links) < 520 // options.part:
             link = Link(device(), stage.PORT, stage.target["qpn"])
             links.append(link)
             if link.hello.answer != p.OK:
@@ -514,19 +531,19 @@ def many_waits(stage):
     with stage.watch() as watch:
         watch.rss = 64 << 20
         links = []
-        for _ in range(17):
+        for _ in range(max(17 // options.part, 2)):
             link = Link(device(), stage.PORT, stage.target["qpn"])
             links.append(link)
-            values = {"sgid": device().id, "dgid": device().id, "dqpn": stage.target["qpn"], "patience": 10000}
+            values = {**of_honest(), "dqpn": stage.target["qpn"], "patience": 10000}
             link.connection.send(b"".join(p.frame("bind", **values, sqpn=1, handle=n) for n in range(1, 4097)))
         # The owner of who comes now is some instants late, as it may be.
-        program = Program(stage, stage.PORT)
+        program = Program(stage, stage.PORT, stage.asks)
         theirs, mine = stage.owner.qp(), program.qp()
-        program.connect(mine, theirs["qpn"])
+        program.connect(mine, theirs)
         stage.tell_to_ask(program, mine, 3)
         took = program.hear_now(0.3)
         assert not took, f"who is early is refused: {took}"
-        stage.owner.connect(theirs, mine["qpn"])
+        stage.owner.connect(theirs, mine)
         took = program.hear_now(5 * SLOW)
         program.end()
         assert took and took["rounds"] == 3 and took["failed"] == 0, f"who is early is not served: {took}"
@@ -539,8 +556,8 @@ def claimed_keys(stage):
         pretend(link, stage)
         before = stage.owner.do("fresh", SECRETS, 1 << 14, 40)
         assert before["made"] == 40, before
-        for first in range(256, 8192, 256):  # this device numbers its keys in steps of 256
-            keys = range(before["key"] + 256 * first, before["key"] + 256 * (first + 256), 256)
+        for first in range(256, 8192, 256 * options.part):
+            keys = [before["key"] + options.step * n & 0xFFFFFFFF for n in range(first, first + 256)]
             link.connection.send(b"".join(p.frame("claim", handle=HONEST, key=key) for key in keys))
             for _ in keys:
                 link.connection.expect("slot")
@@ -571,7 +588,7 @@ def many_queries(stage):
     with stage.watch() as watch:
         link = peer(stage)
         own = link.handles[MINE]
-        for n in range(1000):
+        for n in range(1000 // options.part):
             assert reply_to(link.queue, p.request(p.QUERY, own, MINE, 0, 0, 0xDE000000 + n)) == p.NOT_VIRTUAL
         another_honest(stage)
         watch.rss = 8 << 20
@@ -606,16 +623,16 @@ def out_of_bounds(stage):
         refused("WRITE of a whole before", p.WRITE, at, 64, key, payload=b"\xaa" * 64, total_address=at - 64, total=256)
         refused("READ of a whole that wraps", p.READ, at, 64, key, total_address=(at - (1 << 63)) & top, total=top)
         refused("READ longer than a reply", p.READ, at, 8192, key)
-        for name in ("secret", "others", "unreachable"):
+        for name in ("secret", "others", "unreachable", "pinned"):
             region = getattr(stage, name)
             for kind, payload in ((p.READ, b""), (p.WRITE, b"\xaa" * 8), (p.GRANT, b"")):
-                refused(name, kind, region["address"], 8, region["key"], payload=payload)
-        refused("the device's own", p.READ, stage.pinned["address"], 8, stage.pinned["key"], p.NOT_VIRTUAL)
+                refused(name, kind, region["address"], 8, region["key"], p.NOT_VIRTUAL, payload)
         refused("WRITE to what is to be read", p.WRITE, stage.read_only["address"], 8, stage.read_only["key"],
                 payload=b"\xaa" * 8)
         refused("an unknown kind", 99, at, 8, key, p.UNSUPPORTED)
         refused("an unknown version", p.READ, at, 8, key, p.UNSUPPORTED, version=7)
-        watch.expects("responder_naks", run - 5)
+        watch.expects("responder_naks", run - 14)
+        watch.expects("key_misses", 12, 12)
         for number in (0, 1, 2, top):
             refused("a window it never borrowed", p.RELEASE, number, 0, 0, p.DONE)
         # A run that has failed stays halted, and a higher one goes on.
@@ -657,7 +674,7 @@ def malformed(stage):
             "half a notice": p.NOTICE.pack(kind=p.NOTICE_KIND)[:5], "chance": random.Random(1).randbytes(500),
             "bits": b"\xff" * 1000,
         }
-        for n, (name, message) in enumerate(cases.items(), 1):
+        for n, (name, message) in enumerate(options.some(cases.items()), 1):
             link.queue.send(message, 1)
             assert link.queue.message(0.05) is None, f"{name}: there is a reply"
             assert until(lambda: link.queue.send(read, 2) != GOOD, 5, 0.001), f"{name}: the companion goes on"
@@ -669,7 +686,53 @@ def malformed(stage):
             assert reply_to(link.queue, read) == p.DONE
 
 
+def without_key(stage):
+    """Who has not the key is heard to in nothing but it"""
+    with stage.watch() as watch:
+        # What is said over it is the device's and of no use: a link that stands, and what it said to get there.
+        own = Link(device(), stage.PORT, stage.target["qpn"])
+        seen = p.know_key(options.key, b"i", own.nonce, own.hello.nonce)
+        names = ("bind", "probe", "companion", "claim", "prove", "unbind", "resume")
+        numbers = {"handle": HONEST, "sqpn": stage.source["qpn"], "dqpn": stage.target["qpn"],
+                   "ticket": own.hello.ticket, "key": stage.secret["key"]}
+        first = [(name, numbers) for name in names]
+        macs = (os.urandom(32), bytes(32), seen, None)  # None: what the owner itself has shown
+        for n, (name, values) in enumerate(first + [("auth", {"mac": mac}) for mac in macs], 1):
+            connection = Connection.to(stage.PORT, device().owner.address)
+            connection.send(p.frame("hello", process=os.urandom(16), nonce=own.nonce, dgid=device().owner.id,
+                                    dqpn=stage.target["qpn"], oldest=2, newest=2))
+            ack = connection.expect("hello_ack")
+            known = {field: values[field] for field in values if field in p.BY_NAME[name].fields}
+            if name == "auth":
+                known = {"mac": known["mac"] or ack.mac}
+            connection.send(p.frame(name, **known))
+            assert connection.is_ended(), f"{name} is heard to"
+            assert not connection.unread, f"{name} is answered"
+            watch.expects("auth_failures", n, n)
+            connection.close()
+        silent = Connection.to(stage.PORT, device().owner.address)
+        silent.send(p.frame("hello", process=os.urandom(16), dgid=device().owner.id, dqpn=stage.target["qpn"], oldest=2,
+                            newest=2))
+        silent.expect("hello_ack")
+        assert silent.is_ended(), "who never shows the key is waited for"
+        silent.close()
+
+
+def many_without_key(stage):
+    """Who has not the key opens ever more connections"""
+    with stage.watch():
+        connections = []
+        for _ in range(600 // options.part):
+            connections.append(Connection.to(stage.PORT, device().owner.address))
+            connections[-1].send(p.frame("hello", process=os.urandom(16), dgid=device().owner.id, dqpn=stage.target["qpn"],
+                                         oldest=2, newest=2))
+        another_honest(stage)
+        for connection in connections:
+            connection.close()
+
+
 ALL = {
+    "the victims prove their queue pairs, but where the kernel vouches for them": known,
     "numbers alone bind a queue pair and open a companion, over which nothing is served": unproven,
     "wrong numbers bind nothing": wrong_numbers,
     "who is proven for one queue pair gets nothing by another's handles": foreign_handles,
@@ -693,8 +756,10 @@ ALL = {
     "who has proven nothing has not all links": many_links,
     "who knows but a number has not all that wait": many_waits,
     "who has proven nothing keeps nobody's regions from being registered unpinned": claimed_keys,
-}
-# These get in (README.md).
-OPEN = {
     "of keys elsewhere nothing is said": keys_elsewhere,
+}
+# Of level "key", where the liar of all others is one of those who have it.
+WITHOUT_KEY = {
+    "who has not the key is heard to in nothing": without_key,
+    "who has not the key keeps nobody out": many_without_key,
 }

@@ -1,20 +1,47 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""liar.py DIRECTORY-OF-LOOPBACK LIBADVERB VICTIM [PATTERN] [--open]: a well-formed liar on the real wire (README.md).
-Runs the attacks whose names contain PATTERN; with --open, of those that get in. Prints TAP."""
+"""A well-formed liar on the real wire (README.md). Prints TAP."""
 
+import argparse
 import os
 import re
 import subprocess
 import sys
-import tempfile
 import time
 import traceback
 
 sys.dont_write_bytecode = True
-OPEN = "--open" in sys.argv
-LOOPBACK, LIBRARY, VICTIM, PATTERN = (*(os.path.abspath(a) for a in sys.argv[1:4]), *filter(lambda a: a != "--open",
-                                      sys.argv[4:]), "")[:4]
+import options  # pylint: disable=wrong-import-position
+
+
+def heed():
+    """What the command line says, into the options"""
+    parser = argparse.ArgumentParser(prog="liar.py", description=__doc__)
+    parser.add_argument("library", type=os.path.abspath)
+    parser.add_argument("victim", type=os.path.abspath)
+    parser.add_argument("pattern", nargs="?", default="", help="of the attacks, those whose names it is found in, as regular expressions go")
+    parser.add_argument("--loopback", type=os.path.abspath, help="folder of the loopback device, to use that")
+    parser.add_argument("--device")
+    parser.add_argument("--gid", type=int, help="index of the device's address")
+    parser.add_argument("--level", choices=("host", "user", "key"))
+    parser.add_argument("--victims", help="user that they are; else the liar's own")
+    parser.add_argument("--liar", help="user that the liar is")
+    parser.add_argument("--other", help="address of a second host, with a keeper.py at --keeper; one of the victims is there")
+    parser.add_argument("--beside", choices=("owner", "initiator"), help="whom of the victims the liar's host is, where there are two")
+    parser.add_argument("--keeper", type=int, help="port of the other host's keeper; ADVERB_LIAR_SECRET: what it asks for")
+    parser.add_argument("--slow", type=int, help="how many times as long all may take")
+    parser.add_argument("--timeout", type=int, help="of the liar's queue pairs")
+    parser.add_argument("--step", type=int, help="from one key of the device's to the next")
+    parser.add_argument("--rounds", type=int, help="of the honest initiator alone")
+    parser.add_argument("--part", type=int, help="of floods and altered bytes one in so many")
+    parser.add_argument("--without", action="append", default=[], help="an attack that is left out, by its whole name")
+    parser.parse_args(namespace=options)
+    if bool(options.other) != bool(options.beside and options.keeper and options.victims):
+        parser.error("--other wants --beside, --keeper and --victims")
+    if options.level == "user" and not options.liar:
+        parser.error("the kernel vouches for all processes of a user: --level user wants a --liar and --victims")
+    if options.level == "key":
+        options.key = os.urandom(32).hex().encode()
 
 
 def enter():
@@ -26,53 +53,113 @@ def enter():
     else:
         print("ok - the liar # SKIP no network of its own can be had")
         return
-    linked = subprocess.run(["ldd", VICTIM], capture_output=True, text=True, check=True).stdout
+    linked = subprocess.run(["ldd", options.victim], capture_output=True, text=True, check=True).stdout
     runtime = re.findall(r"(\S*lib[at]san\.so\S*) \(", linked)
-    options = os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0"  # Python itself leaks at its end
-    os.environ.update({"LIAR_INSIDE": "1", "LD_LIBRARY_PATH": LOOPBACK,
+    leaks = os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0"  # Python itself leaks at its end
+    os.environ.update({"LIAR_INSIDE": "1", "LD_LIBRARY_PATH": options.loopback,
                        "ADVERB_LOOPBACK_FABRIC": f"adverb-liar.{os.getpid()}",
-                       **({"LD_PRELOAD": ":".join(runtime), "ASAN_OPTIONS": options} if runtime else {})})
+                       **({"LD_PRELOAD": ":".join(runtime), "ASAN_OPTIONS": leaks} if runtime else {})})
     os.execvp(network[0], [*network, sys.executable, *sys.argv])
 
 
+def documented():
+    """What threats.md says, without its line breaks"""
+    page = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../preload/link/threats.md")
+    with open(page, encoding="utf-8") as file:
+        return " ".join(file.read().split())
+
+
+def attack_all(victims, attacks, allowed):
+    """`victims`: makes a stage of them; `allowed`: by name, the sentences by which what comes of an attack is none of
+    its harm"""
+    stage = None
+    try:
+        for name, attack in attacks.items():
+            if not re.search(options.pattern, name) or name in options.without:
+                continue
+            begun = time.monotonic()
+            try:
+                if stage is None:
+                    stage = victims()
+                    stage.open()
+                attack(stage)
+                print(f"ok - {name}", flush=True)
+                for sentence in allowed.get(name, ()):
+                    print(f"# documented: {sentence}")
+            except Exception as why:  # pylint: disable=broad-exception-caught # whatever it is, it did not hold
+                said = str(why) or traceback.extract_tb(why.__traceback__)[-1].line
+                print(f"not ok - {name}: {said}", flush=True)
+                print("\n".join("# " + line for line in traceback.format_exc().splitlines()), flush=True)
+                stage = stage and stage.close()  # others are not to meet what it has left
+            print(f"# {time.monotonic() - begun:.1f} s", flush=True)
+    finally:
+        if stage:
+            stage.close()
+
+
+def left_out(hosts, everything):
+    """Without the attacks that have no meaning on two hosts: says which, and why"""
+    if options.level == "user" and options.beside == "initiator":
+        everything = hosts.SAME_NUMBER | everything
+    without = hosts.LEFT_OUT[options.beside]
+    for name, why in without.items():
+        assert name in everything or options.level != "key", f"no attack is named '{name}'"
+        if name in everything:
+            print(f"# left out: {name}: {why}")
+    return {name: attack for name, attack in everything.items() if name not in without}
+
+
 def main():
+    import keeper as k  # pylint: disable=import-outside-toplevel
+    what = (options.victim, options.library, options.loopback, None, (options.device, str(options.gid)))
+    # Before there is a thread or a device, which are to be the liar's own.
+    keeper, process = k.keep(options.victims, *what) if options.victims else (k.Keeper(*what), None)
+    secret = os.environ.pop("ADVERB_LIAR_SECRET", "").encode()
+    far, _ = k.reach(options.other, options.keeper, secret, *what) if options.other else (keeper, None)
+    owners, initiators = (far, keeper) if options.beside == "initiator" else (keeper, far)
+    said = documented()
+    if options.liar:
+        k.become(options.liar)
     try:
         import attacks  # pylint: disable=import-outside-toplevel
+        import hosts  # pylint: disable=import-outside-toplevel
         import relays  # pylint: disable=import-outside-toplevel
         import thieves  # pylint: disable=import-outside-toplevel
     except ImportError as why:
         print(f"ok - the liar # SKIP {why} (scripts/setup installs what it needs)")
         return
     import victims  # pylint: disable=import-outside-toplevel
-    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-    stage = None
-    with tempfile.TemporaryDirectory() as scratch:
-        try:
-            for name, attack in (attacks.OPEN if OPEN else attacks.ALL | thieves.ALL | relays.ALL).items():
-                if PATTERN not in name:
-                    continue
-                begun = time.monotonic()
-                try:
-                    if stage is None:
-                        stage = victims.Stage(VICTIM, LIBRARY, LOOPBACK, scratch)
-                        stage.open()
-                    attack(stage)
-                    print(f"ok - {name}", flush=True)
-                except Exception as why:  # pylint: disable=broad-exception-caught # whatever it is, it did not hold
-                    said = str(why) or traceback.extract_tb(why.__traceback__)[-1].line
-                    print(f"not ok - {name}: {said}", flush=True)
-                    print("\n".join("# " + line for line in traceback.format_exc().splitlines()), flush=True)
-                    stage = stage and stage.close()  # others are not to meet what it has left
-                print(f"# {time.monotonic() - begun:.1f} s", flush=True)
-        finally:
-            if stage:
-                stage.close()
-            fabric = "/dev/shm/" + os.environ["ADVERB_LOOPBACK_FABRIC"]
-            if os.path.exists(fabric):
-                os.unlink(fabric)
+    everything = attacks.ALL | thieves.ALL | relays.ALL
+    if options.key:
+        everything |= attacks.WITHOUT_KEY | thieves.WITHOUT_KEY
+    allowed = {}
+    if options.other:
+        everything = left_out(hosts, hosts.ALL | everything)
+        allowed = hosts.DOCUMENTED if options.beside == "owner" else {}
+        for sentence in {sentence for sentences in allowed.values() for sentence in sentences}:
+            assert sentence in said, f"threats.md does not say: {sentence}"
+    for name in options.without:
+        assert name in everything, f"no attack is named '{name}'"
+    try:
+        attack_all(lambda: victims.Stage(*what[:4], owners, initiators), everything, allowed)
+    finally:
+        keeper.close()
+        if far is not keeper:
+            far.close()
+        if process:
+            process.shutdown()
 
 
-if os.environ.get("LIAR_INSIDE") is None:
+heed()
+if options.loopback and os.environ.get("LIAR_INSIDE") is None:
     enter()
+elif options.loopback:
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    try:
+        main()
+    finally:
+        fabric = "/dev/shm/" + os.environ["ADVERB_LOOPBACK_FABRIC"]
+        if os.path.exists(fabric):
+            os.unlink(fabric)
 else:
     main()

@@ -7,7 +7,7 @@ import socket
 import time
 
 import pyverbs.enums as e
-from pyverbs.addr import AHAttr, GlobalRoute
+from pyverbs.addr import GID, AHAttr, GlobalRoute
 from pyverbs.cq import CQ
 from pyverbs.device import Context
 from pyverbs.mr import MR
@@ -15,9 +15,10 @@ from pyverbs.pd import PD
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
+import options
 import protocol as p
 
-SLOW = 5 if os.environ.get("ADVERB_SANITIZER") else 1
+SLOW = options.slow
 DUE = 10  # seconds that an answer is waited for
 MESSAGE = p.REQUEST.size + 4096
 heard = []
@@ -43,8 +44,8 @@ class Connection:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     @staticmethod
-    def to(port):
-        return Connection(socket.create_connection(("127.0.0.1", port), timeout=DUE * SLOW))
+    def to(port, address="127.0.0.1"):
+        return Connection(socket.create_connection((address, port), timeout=DUE * SLOW))
 
     def send(self, data):
         self.socket.sendall(data)
@@ -96,12 +97,25 @@ class Connection:
         self.socket.close()
 
 
-class Device:
+class Host:
+    """Where queue pairs are, by RoCE's GIDs over IPv4"""
+
+    def __init__(self, identity):
+        self.id = identity
+        self.gid = GID(":".join(identity[at:at + 2].hex() for at in range(0, 16, 2)))
+        self.address = socket.inet_ntop(socket.AF_INET, identity[12:])
+
+
+class Device(Host):
+    """The liar's; `owner`, `initiator`: the hosts that the victims are on"""
+
     def __init__(self):
-        self.context = Context(name="lo0")
+        self.context = Context(name=options.device)
         self.domain = PD(self.context)
-        self.gid = self.context.query_gid(1, 1)
-        self.id = socket.inet_pton(socket.AF_INET6, str(self.gid))
+        super().__init__(socket.inet_pton(socket.AF_INET6, str(self.context.query_gid(1, options.gid))))
+        self.other = Host(bytes(10) + b"\xff\xff" + socket.inet_aton(options.other)) if options.other else self
+        self.owner = self.other if options.beside == "initiator" else self
+        self.initiator = self.other if options.beside == "owner" else self
 
 
 class Queue:
@@ -115,20 +129,22 @@ class Queue:
                                                cap=QPCap(sends, max(receives, 1), 1, 1)))
         self.number, self.rights, self.messages, self.sent = self.qp.qp_num, rights, [], []
 
-    def connect(self, peer, psn=0, peers_psn=0, timeout=10):
+    def connect(self, peer, psn=0, peers_psn=0, timeout=options.timeout, host=None):
+        """To a queue pair of the owner's host, or of `host`"""
+        host = host or self.device.owner
         attr = QPAttr(qp_state=e.IBV_QPS_INIT)
         attr.port_num, attr.qp_access_flags = 1, self.rights
         self.qp.modify(attr, e.IBV_QP_STATE | e.IBV_QP_PKEY_INDEX | e.IBV_QP_PORT | e.IBV_QP_ACCESS_FLAGS)
         for slot in range(self.receives):
             self.receive(slot)
         attr = QPAttr(qp_state=e.IBV_QPS_RTR)
-        attr.ah_attr = AHAttr(gr=GlobalRoute(dgid=self.device.gid, sgid_index=1), is_global=1, port_num=1)
+        attr.ah_attr = AHAttr(gr=GlobalRoute(dgid=host.gid, sgid_index=options.gid), is_global=1, port_num=1)
         attr.path_mtu, attr.dest_qp_num, attr.rq_psn = e.IBV_MTU_1024, peer, peers_psn
         attr.max_dest_rd_atomic, attr.min_rnr_timer = 1, 1
         self.qp.modify(attr, e.IBV_QP_STATE | e.IBV_QP_AV | e.IBV_QP_PATH_MTU | e.IBV_QP_DEST_QPN | e.IBV_QP_RQ_PSN
                        | e.IBV_QP_MAX_DEST_RD_ATOMIC | e.IBV_QP_MIN_RNR_TIMER)
         attr.qp_state, attr.sq_psn, attr.timeout = e.IBV_QPS_RTS, psn, timeout
-        attr.retry_cnt, attr.rnr_retry, attr.max_rd_atomic = 7, 7, 1
+        attr.retry_cnt, attr.rnr_retry, attr.max_rd_atomic = 5, 7, 1  # soft-RoCE takes 7 for without end, in both
         self.qp.modify(attr, e.IBV_QP_STATE | e.IBV_QP_TIMEOUT | e.IBV_QP_RETRY_CNT | e.IBV_QP_RNR_RETRY
                        | e.IBV_QP_SQ_PSN | e.IBV_QP_MAX_QP_RD_ATOMIC)
 
@@ -139,7 +155,7 @@ class Queue:
         return SGE(self.memory.buf + slot * self.size, size, self.memory.lkey)
 
     def post(self, data, opcode=e.IBV_WR_SEND, to=None):
-        """With the device when it returns, as far as this device goes: it takes the bytes from one place"""
+        """Of requests whose bytes differ the one before has to be done: they lie in one place"""
         self.memory.write(data, len(data), self.receives * self.size)
         work = SendWR(wr_id=1 << 32, opcode=opcode, num_sge=1, sg=[self.at(self.receives, len(data))],
                       send_flags=e.IBV_SEND_SIGNALED)
@@ -203,11 +219,14 @@ class Link:
         self.process, self.nonce = process or os.urandom(16), os.urandom(16)
         self.identity = identity or p.KeyPair()
         self.binds, self.handles, self.companions, self.pairs, self.slots = {}, {}, {}, {}, {}
-        self.connection = Connection.to(port)
+        self.connection = Connection.to(port, device.owner.address)
         speaks = {"oldest": p.VERSION, "newest": p.VERSION}
-        self.connection.send(p.frame("hello", **{"process": self.process, "nonce": self.nonce, "dgid": device.id,
+        self.connection.send(p.frame("hello", **{"process": self.process, "nonce": self.nonce, "dgid": device.owner.id,
                                                  "dqpn": target, "attempt": 1} | speaks | hello))
         self.hello = self.connection.expect("hello_ack")
+        if options.key and self.hello.answer == p.OK:
+            assert self.hello.mac == p.know_key(options.key, b"o", self.nonce, self.hello.nonce), self.hello
+            self.say("auth", mac=p.know_key(options.key, b"i", self.nonce, self.hello.nonce))
 
     def say(self, name, **values):
         self.connection.send(p.frame(name, **values))
@@ -218,10 +237,11 @@ class Link:
 
     def bind(self, number, handle, target=None, **other):
         """`number`: of the queue pair that it says is its own"""
-        self.binds[handle] = {"sgid": self.device.id, "dgid": self.device.id, "sqpn": number, "handle": handle,
+        self.binds[handle] = {"sgid": self.device.id, "dgid": self.device.owner.id, "sqpn": number, "handle": handle,
                               "dqpn": target or self.target} | other
         ack = self.ask("bind", "bind_ack", **self.binds[handle], patience=100)
         self.handles[handle] = ack.remote_handle
+        assert ack.answer != p.OK or ack.proof == 1, "the kernel vouches for the liar"
         return ack
 
     def companion(self, handle, opens=True, receives=16, **other):
@@ -264,7 +284,7 @@ class Link:
             p.BY_NAME["bind"].pack(**self.binds[handle]), self.handles[handle], slot.kind, slot.rkey, slot.index, 0,
             p.BY_NAME["companion"].pack(**asked), p.BY_NAME["companion_ack"].form.pack(*ack), self.identity.open,
             pair.open, slot.share, word)
-        return p.proof((pair.common(slot.share), self.identity.common(slot.share)), b"", transcript)
+        return p.proof((pair.common(slot.share), self.identity.common(slot.share)), options.key, transcript)
 
     def prove(self, handle, mac, **other):
         qpn = self.companions[handle][1]["qpn"]
@@ -287,9 +307,9 @@ class Link:
             queue.close()
 
 
-def listener(port):
+def listener(address, port):
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    sock.bind(("127.0.0.1", port))
+    sock.bind((address, port))
     sock.listen(64)
     return sock

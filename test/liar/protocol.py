@@ -97,6 +97,10 @@ def mac_of(key, data):
     return hmac.new(key, data, hashlib.sha256).digest()
 
 
+def know_key(key, speaker, initiator_nonce, owner_nonce):
+    return mac_of(key, speaker + initiator_nonce + owner_nonce)
+
+
 def proof(commons, key, transcript):
     """The initiator's MAC and the owner's: HKDF (RFC 5869) with SHA-256, one block for each"""
     extracted = mac_of(SALT, b"".join(commons) + key)

@@ -8,7 +8,9 @@ import socket
 import threading
 import time
 
+import options
 import protocol as p
+from attacks import device
 from peer import SLOW, listener
 from thieves import Robbed
 
@@ -17,13 +19,13 @@ WORKERS = 6
 PATIENCE = 1  # seconds that both ends are left to themselves with it, before the relay ends what hangs
 LIMIT = 30  # and after which all has to be over
 
-TO_OWNER = ("hello", "bind", "companion", "claim", "prove")
+TO_OWNER = ("hello", *(["auth"] if options.key else []), "bind", "companion", "claim", "prove")
 TO_INITIATOR = ("banner", "hello_ack", "bind_ack", "companion_ack", "slot", "prove_ack")
 # What nobody has to notice: it means nothing, is a hint, or is said before and after the proof alone.
 HARMLESS = {
     "banner": {"oldest", "newest", "capabilities"}, "hello": {"dgid", "dqpn", "attempt", "capabilities", "newest"},
-    "hello_ack": {"zero", "capabilities", "ticket", "newest"}, "bind": {"patience"}, "bind_ack": {"proof"},
-    "claim": {"key", "zero"}, "slot": set(), "companion": set(), "companion_ack": set(), "prove": {"zero", "share"},
+    "hello_ack": {"zero", "capabilities", "ticket", "newest"}, "auth": set(), "bind": {"patience"},
+    "bind_ack": {"proof"}, "claim": {"key", "zero"}, "slot": set(), "companion": set(), "companion_ack": set(), "prove": {"zero", "share"},
     "prove_ack": {"zero"},
 }
 
@@ -34,14 +36,14 @@ class Relay:
     def __init__(self, port, name, offset, flip=0x55):
         self.name, self.offset, self.flip, self.altered, self.seen = name, offset, flip, None, []
         self.ends, self.buffers = {}, {}
-        self.listener = listener(port)
+        self.listener = listener(device().address, port)
 
     def run(self, over, owner):
         """Until `over` says so"""
         while not over():
             for sock in select.select([self.listener, *self.ends], [], [], 0.02)[0]:
                 if sock is self.listener:
-                    one, other = self.listener.accept()[0], socket.create_connection(("127.0.0.1", owner), timeout=10)
+                    one, other = self.listener.accept()[0], socket.create_connection((device().address, owner), timeout=10)
                     self.ends |= {one: other, other: one}
                     self.buffers |= {one: b"", other: b""}
                     for end in (one, other):
@@ -123,7 +125,7 @@ def altered(stage, lock, port, name, field, offset):
         if took["wrong"]:
             return f"something wrong is believed: {took}"
         whole = took["failed"] == 0 and took["rounds"] == 2
-        again = any(relay.seen.count(frame) > 1 for frame in ("hello", "bind", "claim", "prove"))
+        again = any(relay.seen.count(frame) > 1 for frame in ("hello", "bind", "companion", "claim", "prove"))
         if whole and not again and not hung and field not in HARMLESS[name]:
             return f"nobody noticed: {relay.seen}"
         return ""
@@ -146,7 +148,7 @@ def one_byte(stage):
                 ports.put(port)
 
         with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
-            outcomes = list(pool.map(attempt, places()))
+            outcomes = list(pool.map(attempt, options.some(places())))
         bad = [f"{name}.{field}: {why}" for (name, field, _), why in outcomes if why]
         print(f"# {len(outcomes)} bytes altered")
         assert not bad, "; ".join(bad)

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """The liar between an initiator and its owner: in the place of the broker, or relaying."""
 
+import itertools
 import os
 import select
 import time
 
+import options
 import protocol as p
 from attacks import MINE, device, peer
 from peer import MESSAGE, SLOW, Connection, Queue, heard, listener
@@ -19,10 +21,10 @@ class Robbed:
     """An initiator whose peer's port is held by somebody else, asking a queue pair of the owner's"""
 
     def __init__(self, stage, port, put=False):
-        self.stage, self.program = stage, Program(stage, port)
+        self.stage, self.program = stage, Program(stage, port, stage.asks)
         self.theirs, self.mine = stage.owner.qp(), self.program.qp()
-        stage.owner.connect(self.theirs, self.mine["qpn"])
-        self.program.connect(self.mine, self.theirs["qpn"])
+        stage.owner.connect(self.theirs, self.mine)
+        self.program.connect(self.mine, self.theirs)
         self.begun, self.took = time.monotonic(), None
         if put:  # words of the secret, so that they are known where they are met
             self.program.tell("put", self.mine["qp"], stage.seed, stage.scratch_region["address"],
@@ -45,7 +47,7 @@ class Thief:
     port = THIEF
 
     def __init__(self):
-        self.listener, self.connections, self.said, self.queue = listener(self.port), [], [], None
+        self.listener, self.connections, self.said, self.queue = listener(device().address, self.port), [], [], None
 
     def step(self, seconds=0.02):
         for sock in select.select([self.listener, *(c.socket for c in self.connections)], [], [], seconds)[0]:
@@ -88,6 +90,10 @@ class Thief:
             self.step()
         return answer
 
+    def lasts(self, seconds):
+        """Goes on for so long, however slow all is"""
+        self.until(lambda: False, seconds / SLOW)
+
     def on_connection(self, connection):
         pass
 
@@ -110,7 +116,7 @@ class Babbler(Thief):
 
 class Pretender(Thief):
     """Says yes to everything; `companion`: opens one; `slot`: what it offers"""
-    companion, slot, ack = True, {}, None
+    companion, slot, key = True, {}, options.key
 
     def __init__(self):
         super().__init__()
@@ -118,7 +124,8 @@ class Pretender(Thief):
 
     def on_frame(self, connection, name, values):
         if name == "hello":
-            connection.send(p.frame("hello_ack", process=self.process, nonce=self.nonce, oldest=2, newest=2,
+            mac = p.know_key(self.key, b"o", values.nonce, self.nonce) if self.key else bytes(32)
+            connection.send(p.frame("hello_ack", process=self.process, nonce=self.nonce, oldest=2, newest=2, mac=mac,
                                     ticket=os.urandom(16)))
         elif name in ("bind", "probe"):
             connection.send(p.frame("bind_ack", handle=values.handle, remote_handle=4711, proof=0))
@@ -134,7 +141,7 @@ class Pretender(Thief):
         if self.queue:
             self.queue.close()
         self.queue, self.opened, nonce = Queue(device(), 16), False, os.urandom(16)
-        self.queue.connect(asked.qpn, 99, asked.psn)
+        self.queue.connect(asked.qpn, 99, asked.psn, host=device().initiator)
         connection.send(p.frame("companion_ack", handle=asked.handle, nonce=nonce, qpn=self.queue.number, psn=99,
                                 credits=8, protocol=asked.protocol, protocol_version=asked.protocol_version,
                                 message_max=MESSAGE))
@@ -193,7 +200,9 @@ def silence_after_banner(stage):
     with stage.watch():
         thief = Silent()
         robbed = Robbed(stage, THIEF)
-        assert not thief.until(robbed.answer, 5), f"a broker that greets is not waited for: {robbed.took}"
+        assert thief.until(lambda: thief.said, 10), "nothing is said to a broker that greets"
+        thief.lasts(5)
+        assert not robbed.answer(), f"a broker that greets is not waited for: {robbed.took}"
         assert thief.said[:1] == ["hello"], thief.said
         thief.close()
         took = robbed.answer(15 * SLOW)
@@ -203,18 +212,28 @@ def silence_after_banner(stage):
 
 def slots_of_regions(stage):
     with stage.watch():
-        for kind in (p.SLOT_WRITE, p.SLOT_READ, p.SLOT_ATOMIC):
-            for region in (stage.pinned, stage.secret):
-                thief = type("Offers", (Pretender,), {"slot": {"kind": kind, "index": 3, "rkey": region["key"]}})()
-                robbed = rob(stage, thief, 20)
-                assert "claim" in thief.said and thief.opened, thief.said
-                robbed.program.end()
-                thief.close()
+        kinds = (p.SLOT_WRITE, p.SLOT_READ, p.SLOT_ATOMIC)
+        for kind, region in options.some(itertools.product(kinds, (stage.pinned, stage.secret))):
+            thief = type("Offers", (Pretender,), {"slot": {"kind": kind, "index": 3, "rkey": region["key"]}})()
+            robbed = rob(stage, thief, 20)
+            assert "claim" in thief.said and thief.opened, thief.said
+            robbed.program.end()
+            thief.close()
+
+
+def without_key(stage):
+    with stage.watch():
+        thief = type("Stranger", (Pretender,), {"key": os.urandom(32)})()
+        robbed = rob(stage, thief, 20, put=True)
+        assert set(thief.said) == {"hello"}, f"who has not the key is told more: {thief.said}"
+        robbed.program.end()
+        thief.close()
 
 
 def no_slots(stage):
     with stage.watch():
-        for slot in ({"kind": 0}, {"kind": 3}, {"kind": 77}, {"index": 64}, {"index": 1 << 31}):
+        wrong = ({"kind": 0}, {"kind": 3}, {"kind": 77}, {"index": 64}, {"index": 1 << 31})
+        for slot in options.some(wrong):
             thief = type("Offers", (Pretender,), {"slot": {"rkey": stage.pinned["key"]} | slot})()
             robbed = rob(stage, thief, 20)
             assert robbed.program.counters()["malformed_messages"] >= 1, slot
@@ -228,7 +247,8 @@ def slots_without_a_device(stage):
         thief = type("Offers", (Pretender,), {"slot": {"rkey": stage.pinned["key"]}, "companion": False})()
         robbed = Robbed(stage, THIEF)
         assert thief.until(lambda: "claim" in thief.said, 5), thief.said
-        assert not thief.until(robbed.answer, 2), f"the slot of who knows but numbers is used: {robbed.took}"
+        thief.lasts(2)
+        assert not robbed.answer(), f"the slot of who knows but numbers is used: {robbed.took}"
         thief.close()
         took = robbed.answer(20 * SLOW)
         assert took and took["failed"] != 0 and took["wrong"] == 0, took
@@ -261,3 +281,4 @@ ALL = {
     "no slot of a thief without the device is used": slots_without_a_device,
     "a thief with the key of the owner's slots is not believed": believed_by_nobody,
 }
+WITHOUT_KEY = {"who holds the port and has not the key is told nothing": without_key}

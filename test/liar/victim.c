@@ -3,8 +3,10 @@
 // one at a time, and answers each by a line of JSON on stdout. It tells all its numbers; what it
 // keeps is what its memory holds. Ends with stdin.
 //
+//   victim DEVICE GID-INDEX
+//
 //   qp DOMAIN RIGHTS                  makes a queue pair in that protection domain
-//   connect QP NUMBER                 to that queue pair of this host
+//   connect QP NUMBER GID             to that queue pair, on the host of that GID (in hex)
 //   region DOMAIN BYTES RIGHTS SEED   registers memory that holds the pattern of SEED
 //   check                             whether all regions with a SEED hold what they did
 //   fresh DOMAIN BYTES COUNT          how many regions can be registered at once; they end again
@@ -36,6 +38,7 @@ enum {
 };
 
 static struct ibv_context* context;
+static uint8_t gid_index;
 static struct ibv_pd* pds[domains];
 static struct ibv_comp_channel* events;
 static struct ibv_cq* cq;
@@ -88,7 +91,7 @@ static void make_qp(unsigned domain, unsigned rights) {
   well(ibv_modify_qp(qp, &attr,
                      IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS),
        "INIT");
-  well(ibv_query_gid(context, 1, 1, &gid), "ibv_query_gid");
+  well(ibv_query_gid(context, 1, gid_index, &gid), "ibv_query_gid");
   printf("{\"qp\": %d, \"qpn\": %u, \"gid\": \"", qp_count, qp->qp_num);
   for (int i = 0; i < 16; ++i)
     printf("%02x", gid.raw[i]);
@@ -96,7 +99,7 @@ static void make_qp(unsigned domain, unsigned rights) {
   qps[qp_count++] = qp;
 }
 
-static void connect_qp(int which, uint32_t peer) {
+static void connect_qp(int which, uint32_t peer, const char* gid) {
   struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR,
                              .path_mtu = IBV_MTU_1024,
                              .dest_qp_num = peer,
@@ -105,8 +108,9 @@ static void connect_qp(int which, uint32_t peer) {
   must(which >= 0 && which < qp_count, "no such queue pair");
   attr.ah_attr.is_global = 1;
   attr.ah_attr.port_num = 1;
-  attr.ah_attr.grh.sgid_index = 1;
-  well(ibv_query_gid(context, 1, 1, &attr.ah_attr.grh.dgid), "ibv_query_gid");
+  attr.ah_attr.grh.sgid_index = gid_index;
+  for (int i = 0; i < 16; ++i)
+    must(sscanf(gid + (size_t)2 * i, "%2hhx", &attr.ah_attr.grh.dgid.raw[i]) == 1, "no GID");
   well(ibv_modify_qp(qps[which], &attr,
                      IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                          IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER),
@@ -254,11 +258,12 @@ static void put(int which, uint64_t seed, uint64_t address, uint32_t key) {
 static void obey(const char* line) {
   uint64_t a, b, c, d;
   int which;
+  char gid[33];
   struct asked what;
   if (sscanf(line, "qp %" SCNu64 " %" SCNu64, &a, &b) == 2)
     make_qp((unsigned)a, (unsigned)b);
-  else if (sscanf(line, "connect %d %" SCNu64, &which, &a) == 2)
-    connect_qp(which, (uint32_t)a);
+  else if (sscanf(line, "connect %d %" SCNu64 " %32s", &which, &a, gid) == 3)
+    connect_qp(which, (uint32_t)a, gid);
   else if (sscanf(line, "region %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64, &a, &b, &c, &d) == 4)
     make_region((unsigned)a, b, (unsigned)c, d);
   else if (strcmp(line, "check\n") == 0)
@@ -275,12 +280,16 @@ static void obey(const char* line) {
     must(0, line);
 }
 
-int main(void) {
+int main(int argc, char** argv) {
   int n = 0;
   char line[512];
   struct ibv_device** list = ibv_get_device_list(&n);
-  must(list != NULL && n > 0, "ibv_get_device_list");
-  context = ibv_open_device(list[0]);
+  must(list != NULL && argc == 3, "ibv_get_device_list");
+  while (*list != NULL && strcmp(ibv_get_device_name(*list), argv[1]) != 0)
+    ++list;
+  must(*list != NULL, argv[1]);
+  gid_index = (uint8_t)atoi(argv[2]);
+  context = ibv_open_device(*list);
   must(context != NULL, "ibv_open_device");
   for (int i = 0; i < domains; ++i)
     must((pds[i] = ibv_alloc_pd(context)) != NULL, "ibv_alloc_pd");

@@ -2,14 +2,13 @@
 """The programs that are attacked: an owner of secrets and an honest initiator that goes on asking, both under
 adverb, and what is to be seen of them from outside."""
 
-import json
+import collections
 import os
 import re
-import select
-import subprocess
 import time
 
-import protocol as p
+import options
+from keeper import Keeper
 from peer import SLOW, Link, heard, until
 
 LOCAL_WRITE, REMOTE_WRITE, REMOTE_READ, ATOMIC = 1, 2, 4, 8
@@ -29,31 +28,17 @@ def word(seed, n):
 class Program:
     """A victim process; what it is told is answered by a line of JSON"""
 
-    def __init__(self, stage, port):
-        self.stage = stage
-        self.process = subprocess.Popen([stage.victim], env=stage.environment(port), bufsize=0,
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self.pid, self.unread = self.process.pid, b""
+    def __init__(self, stage, port, keeper):
+        self.stage, self.keeper = stage, keeper
+        self.pid = self.keeper.start(port, stage.demands(keeper))
         stage.running.append(self)
 
     def tell(self, *words):
-        try:
-            self.process.stdin.write((" ".join(map(str, words)) + "\n").encode())
-        except BrokenPipeError:
-            raise AssertionError(f"a program has ended with {self.process.wait(10)}") from None
+        self.keeper.tell(self.pid, " ".join(map(str, words)) + "\n")
 
     def hear_now(self, seconds=0):
         """Its answer, or None"""
-        end = time.monotonic() + seconds
-        while b"\n" not in self.unread:
-            if not select.select([self.process.stdout], [], [], max(end - time.monotonic(), 0))[0]:
-                return None
-            more = self.process.stdout.read(4096)
-            if not more:
-                raise AssertionError(f"a program has ended with {self.process.wait(10)}")
-            self.unread += more
-        line, self.unread = self.unread.split(b"\n", 1)
-        return json.loads(line)
+        return self.keeper.hear(self.pid, seconds)
 
     def hear(self, seconds=30):
         answer = self.hear_now(seconds * SLOW)
@@ -67,71 +52,53 @@ class Program:
     def qp(self, domain=SECRETS, rights=ALL):
         return self.do("qp", domain, rights)
 
-    def connect(self, qp, number):
-        self.do("connect", qp["qp"], number)
+    def connect(self, qp, peer):
+        """To another's queue pair, or the liar's"""
+        number, gid = (peer["qpn"], peer["gid"]) if isinstance(peer, dict) else (peer.number, peer.device.id.hex())
+        self.do("connect", qp["qp"], number, gid)
 
     def region(self, domain, size, rights, seed):
         return self.do("region", domain, size, rights, seed)
 
     def counters(self):
-        done = subprocess.run([self.stage.command, "stat", "-p", str(self.pid), "--json"], capture_output=True,
-                              text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)["counters"]
+        return self.keeper.counters(self.pid)
 
     def descriptors(self):
-        return len(os.listdir(f"/proc/{self.pid}/fd"))
+        return self.keeper.descriptors(self.pid)
 
     def resident(self):
-        with open(f"/proc/{self.pid}/status", encoding="utf-8") as file:
-            return 1024 * int(re.search(r"VmRSS:\s+(\d+)", file.read())[1])
+        return self.keeper.resident(self.pid)
 
     def log(self):
-        try:
-            with open(self.stage.path(f"log.{self.pid}"), encoding="utf-8") as file:
-                return file.read()
-        except FileNotFoundError:
-            return ""
+        return self.keeper.log(self.pid)
 
     def end(self):
         self.stage.running.remove(self)
-        self.process.kill()
-        self.process.wait()
-        self.process.stdin.close()
-        self.process.stdout.close()
+        self.keeper.end(self.pid)
 
 
 class Stage:
-    """The owner with its secret and canaries, and the initiator; `PORT` is the host's"""
+    """The owner with its secret and canaries, and the initiator; `PORT` is the host's. `keeper`: of the owner's host,
+    `asks`: of the initiators', which may be another"""
     PORT = 7781
     SECRET = 1 << 16
+    link = {}  # what else the policy says of links
 
-    def __init__(self, victim, library, loopback, scratch):
-        self.victim, self.library, self.loopback, self.scratch = victim, library, loopback, scratch
-        self.command = os.path.join(os.path.dirname(library), "tools/adverb")
+    def __init__(self, victim, library, loopback, scratch, keeper=None, asks=None):
+        self.keeper = keeper or Keeper(victim, library, loopback, scratch, (options.device, str(options.gid)))
+        self.asks = asks or self.keeper
         self.running, self.places = [], {}
         self.seed = int.from_bytes(os.urandom(7), "little")
-        linked = subprocess.run(["ldd", victim], capture_output=True, text=True, check=True).stdout
-        self.runtime = re.findall(r"(\S*lib[at]san\.so\S*) \(", linked)
 
-    def path(self, name):
-        return os.path.join(self.scratch, name)
-
-    def environment(self, port):
-        policy = self.path(f"policy.{port}.json")
-        with open(policy + ".new", "w", encoding="utf-8") as file:
-            # All that the kernel would vouch for, too, has to be proven; small regions are the device's own.
-            json.dump({"version": 1, "link": {"port": port, "proof": "all", "hello_timeout": "1000ms"},
-                       "log": {"file": self.path("log.%p")},
-                       "rules": [{"match": {"max_size": "8KiB"}, "register": "pinned"}, {"register": "none"}]}, file)
-        os.replace(policy + ".new", policy)  # others are about to read it
-        preload = [*self.runtime, self.library]
-        return {**os.environ, "LD_LIBRARY_PATH": self.loopback, "LD_PRELOAD": ":".join(preload),
-                "ADVERB_POLICY": policy}
+    def demands(self, keeper):
+        """All that the kernel would vouch for, too, has to be proven, but at level user"""
+        if options.key:
+            return {"key_file": keeper.write("key", options.key.decode()), **self.link}
+        return {"proof": "others" if options.level == "user" else "all", **self.link}
 
     def open(self):
-        self.owner = Program(self, self.PORT)
-        self.honest = Program(self, self.PORT)
+        self.owner = Program(self, self.PORT, self.keeper)
+        self.honest = Program(self, self.PORT, self.asks)
         # What is secret, and its neighbours: that nobody may reach, the device's own, and of other domains.
         self.secret = self.owner.region(SECRETS, self.SECRET, ALL, self.seed)
         self.scratch_region = self.owner.region(SECRETS, 1 << 14, ALL, 0)
@@ -141,11 +108,12 @@ class Stage:
         self.read_only = self.owner.region(LIARS, 1 << 14, REMOTE_READ, self.seed + 4)
         self.liars = self.owner.region(LIARS, 1 << 14, ALL, 0)
         self.target, self.source = self.owner.qp(), self.honest.qp()
-        self.owner.connect(self.target, self.source["qpn"])
-        self.honest.connect(self.source, self.target["qpn"])
-        alone = self.ask(self.honest, self.source, 400)
-        assert alone["rounds"] == 400 and alone["wrong"] == alone["failed"] == 0, alone
+        self.owner.connect(self.target, self.source)
+        self.honest.connect(self.source, self.target)
+        alone = self.ask(self.honest, self.source, options.rounds)
+        assert alone["rounds"] == options.rounds and alone["wrong"] == alone["failed"] == 0, alone
         self.median = alone["median"]
+        self.proven = self.owner.counters()["qps_proven"]
         self.words = {word(self.seed + region, n) for region in range(4) for n in range(self.SECRET // 8 if not region
                                                                                      else 2048 if region != 2 else 512)}
 
@@ -154,28 +122,15 @@ class Stage:
         return program.hear(90)
 
     def tell_to_ask(self, program, qp, count):
-        place = 64 * self.places.setdefault(program.pid, len(self.places) % 256)  # each its own
+        place = 64 * self.places.setdefault(program, len(self.places) % 256)  # each its own
         program.tell("ask", qp["qp"], count, self.SECRET, self.seed, self.secret["address"], self.secret["key"],
                      self.scratch_region["address"] + place, self.scratch_region["key"])
 
     def broker(self):
-        """Of the host: its process, or None"""
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                with open(f"/proc/{pid}/cmdline", "rb") as file:
-                    words = file.read().split(b"\0")
-                if (words[1:2] == [b"broker"] and str(self.PORT).encode() in words and
-                        os.readlink(f"/proc/{pid}/ns/net") == os.readlink("/proc/self/ns/net")):
-                    return int(pid)
-            except OSError:
-                pass
-        return None
+        return self.keeper.broker(self.PORT)
 
     def broker_counters(self):
-        done = subprocess.run([self.command, "stat", "-p", str(self.broker()), "--json"], capture_output=True,
-                              text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)["counters"]
+        return self.keeper.counters(self.broker())
 
     def watch(self):
         return Watch(self)
@@ -183,7 +138,8 @@ class Stage:
     def close(self):
         for program in list(self.running):
             program.end()
-        until(lambda: not self.broker(), 5)  # it stays for a moment
+        for keeper in {id(k): k for k in (self.keeper, self.asks)}.values():
+            until(lambda k=keeper: not k.broker(self.PORT), 5)  # it stays for a moment
 
 
 class Watch:
@@ -191,10 +147,13 @@ class Watch:
 
     def __init__(self, stage):
         self.stage, self.count, self.rss = stage, {}, RSS
+        self.programs = {"owner": stage.owner, "honest initiator": stage.honest}
 
     def __enter__(self):
         stage = self.stage
         heard.clear()
+        self.begun = time.monotonic()
+        self.logged = {name: len(program.log()) for name, program in self.programs.items()}
         self.descriptors, self.resident = stage.owner.descriptors(), stage.owner.resident()
         self.before = stage.owner.counters()
         stage.tell_to_ask(stage.honest, stage.source, 0)
@@ -231,6 +190,16 @@ class Watch:
         grown = stage.owner.resident() - self.resident
         # A sanitizer keeps for a while what was freed.
         assert grown < self.rss or os.environ.get("ADVERB_SANITIZER"), f"the owner has grown by {grown >> 10} KiB"
+
+        for name in self.programs:
+            assert not (repeated := self.repeated(name)), f"the {name} logs again and again: {repeated}"
+
+    def repeated(self, name):
+        """What it has logged more often than once in five seconds, whatever the numbers in it"""
+        lines = self.programs[name].log()[self.logged[name]:].splitlines()
+        said = collections.Counter(re.sub(r"\d+", "N", line) for line in lines)
+        most = 1 + (time.monotonic() - self.begun) // 5
+        return {line: count for line, count in said.items() if count > most}
 
     def found(self):
         """How many words of what is secret were heard, wherever in a message"""
