@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <infiniband/verbs.h>
+#include <unistd.h>
 #include <vector>
 
 namespace bench {
@@ -15,6 +16,15 @@ inline void must(bool good, const char* what) {
     fprintf(stderr, "bench: %s failed\n", what);
     exit(1);
   }
+}
+
+// Both processes of a bench say something and hear the other, over a socket pair.
+template <typename T> T exchange(int socket, const T& mine) {
+  T theirs{};
+  must(write(socket, &mine, sizeof mine) == sizeof mine &&
+           read(socket, &theirs, sizeof theirs) == sizeof theirs,
+       "the other process");
+  return theirs;
 }
 
 inline constexpr int rights =
@@ -42,8 +52,10 @@ struct End {
   ibv_mr* mr;
   std::vector<char> memory;
 
-  End(Device& device, uint32_t depth, size_t bytes = 1 << 16) : memory(bytes) {
-    cq = ibv_create_cq(device.context, static_cast<int>(depth), nullptr, nullptr, 0);
+  // `events`: where the completion queue, once armed, tells of completions.
+  End(Device& device, uint32_t depth, size_t bytes = 1 << 16, ibv_comp_channel* events = nullptr)
+      : memory(bytes) {
+    cq = ibv_create_cq(device.context, static_cast<int>(depth), nullptr, events, 0);
     must(cq != nullptr, "ibv_create_cq");
     mr = ibv_reg_mr(device.pd, memory.data(), memory.size(), rights);
     must(mr != nullptr, "ibv_reg_mr");

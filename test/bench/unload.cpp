@@ -26,6 +26,7 @@ namespace {
 
 using bench::Device;
 using bench::End;
+using bench::exchange;
 using bench::must;
 using Clock = std::chrono::steady_clock;
 
@@ -46,14 +47,6 @@ struct Told {
   uint32_t rkey;
   uint64_t address;
 };
-
-template <typename T> T exchange(int socket, const T& mine) {
-  T theirs{};
-  must(write(socket, &mine, sizeof mine) == sizeof mine &&
-           read(socket, &theirs, sizeof theirs) == sizeof theirs,
-       "the other process");
-  return theirs;
-}
 
 struct Used {
   double cpu = 0; // nanoseconds

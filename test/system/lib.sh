@@ -83,7 +83,8 @@ start() {
 
 has_child() { pgrep -P "$1" > /dev/null || ended "$1"; }
 
-# both_ends NAME SERVER CLIENT: commands in which PORT and SERVER stand for the port and the server's
+# both_ends NAME SERVER CLIENT: starts the client when the server listens, PAIR_LISTEN_SECONDS (60) at most after
+# it has been started. Commands in which PORT and SERVER stand for the port and the server's
 # address. Returns 0 when both ends exit with 0; the outputs, peaks and counters stay until the next.
 both_ends() {
   local name=$1 port=$((next_port++)) address=$VM_IP_0 status=0 server=""
@@ -92,7 +93,7 @@ both_ends() {
     read -ra words <<< "${2//PORT/$port}"
     start server "${words[@]//SERVER/$address}"
     server=$started
-    await 60 listening "$port" "$server" || echo "# $name: the server does not listen"
+    await "${PAIR_LISTEN_SECONDS:-60}" listening "$port" "$server" || echo "# $name: the server does not listen"
   fi
   [ "$VM_HOSTS" = 1 ] || vm-barrier "pair.$port" || return 1
   if asks; then
