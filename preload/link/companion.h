@@ -50,6 +50,9 @@ public:
   void send_proof(std::span<const std::byte> nonce);
   uint32_t qpn() const noexcept { return qp_->qp_num; }
   uint32_t psn() const noexcept { return psn_; }
+  // Whether the peer's first message has come and was the nonce: both ends are on the path that the
+  // companion was connected by. Any thread.
+  bool is_open() const noexcept { return proven_; }
 
   std::byte* acquire() noexcept override;
   void send(std::byte* message, size_t bytes) noexcept override;
@@ -88,8 +91,8 @@ private:
   uint64_t sent_begin_ = 0;
   uint64_t sent_end_ = 0;
   bool starved_ = false;
-  bool finished_ = false; // this and what follows: progress lock
-  bool proven_ = false;
+  bool finished_ = false;      // this and what follows: progress lock
+  Atomic<bool> proven_{false}; // changed under the progress lock
   std::vector<std::byte> nonce_;
   std::function<void(bool)> on_proof_;
 };

@@ -37,10 +37,19 @@ bool is_empty(const wire::Share& share) {
   return share == wire::Share{};
 }
 
+// fe80::/10, which is another host on each link, and VLANs of a port are links with GIDs of their
+// own.
+bool is_link_local(const ibv_gid& gid) {
+  return gid.raw[0] == 0xFE && (gid.raw[1] & 0xC0) == 0x80;
+}
+
 bool lead_to_one_host(const ibv_ah_attr& a, const ibv_ah_attr& b) {
-  if (a.is_global != 0 || b.is_global != 0)
-    return a.is_global == b.is_global && id_of(a.grh.dgid) == id_of(b.grh.dgid);
-  return a.dlid == b.dlid;
+  if (a.port_num != b.port_num || a.is_global != b.is_global)
+    return false;
+  if (a.is_global == 0)
+    return a.dlid == b.dlid;
+  return id_of(a.grh.dgid) == id_of(b.grh.dgid) &&
+         (!is_link_local(a.grh.dgid) || a.grh.sgid_index == b.grh.sgid_index);
 }
 
 } // namespace
@@ -205,7 +214,8 @@ Answer Owner::judge(const std::shared_ptr<Link>& link, const wire::Prove& prove,
   const auto channel = std::ranges::find_if(link->channels, [&](const auto& c) {
     return c.device == qp.device && c.asked.qpn == prove.companion_qpn && !c.end->down();
   });
-  if (channel == link->channels.end())
+  // One that nobody has opened says nothing of where who names it is: it leads where he said.
+  if (channel == link->channels.end() || !channel->end->is_open())
     return Answer::not_there;
   const owning::Claim& its = claim->second;
   Transcript transcript{};

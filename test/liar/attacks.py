@@ -175,6 +175,12 @@ def wrong_proofs(stage):
         watch.expects("auth_failures", 4)
         # Who has failed so often waits for the next slot, a second.
         assert until(lambda: link.claim(MINE, key).answer == p.OK, 5, 0.1), link.slots[MINE]
+        # It says nothing of where its end is, so that the liar's could be anywhere.
+        opened = link.companions[MINE]
+        link.companion(MINE, opens=False)
+        fails("a companion that nobody has opened", link.proof(MINE)[0])
+        link.companions[MINE] = opened
+        assert until(lambda: link.claim(MINE, key).answer == p.OK, 5, 0.1), link.slots[MINE]
         slot = link.slots[MINE]
         link.fill(MINE, mine)
         good, theirs_mac = link.proof(MINE)
