@@ -83,8 +83,7 @@ void SocketLinks::connected(const LocalQp& qp) {
 }
 
 void SocketLinks::withdraw(uint32_t qpn, uint64_t handle) {
-  LocalQp was;
-  if (directory_.remove(handle, &was))
+  if (directory_.remove(handle))
     broker_.remove({}, qpn);
 }
 

@@ -131,9 +131,16 @@ void Qp::part_from_peer() {
 // there is none would have his request refused by it, which a stock peer's would not be.
 void Qp::end_target() {
   if (may_link_) {
-    world().links().withdraw(qpn_, handle_);
+    const auto without = [&](auto&& tell) { // the queue pair ends all the same
+      try {
+        tell();
+      } catch (const std::bad_alloc&) {
+        world().counters.count(observe::Counter::exceptions_caught);
+      }
+    };
+    without([&] { world().links().withdraw(qpn_, handle_); });
     world().targets().remove(handle_);
-    world().links().unbind(handle_);
+    without([&] { world().links().unbind(handle_); });
   }
   context_->barrier({.target = handle_});
   end_leases();
