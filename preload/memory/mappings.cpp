@@ -181,4 +181,16 @@ bool is_private_and_anonymous(uintptr_t start, size_t length, Maps by) {
          }) >= start + length;
 }
 
+uintptr_t end_of_mapping(uintptr_t address) noexcept {
+  const int maps = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+  if (maps < 0)
+    return 0;
+  Query query{};
+  query.size = sizeof query;
+  query.address = address;
+  const bool found = ioctl(maps, procmap_query, &query) == 0;
+  close(maps);
+  return found ? query.to : 0;
+}
+
 } // namespace adverb::memory

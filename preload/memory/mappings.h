@@ -27,4 +27,8 @@ Mapping mapping_of(uintptr_t start, size_t length, bool writable, Maps by = Maps
 // whose contents another process or a call on a file could change. As costly.
 bool is_private_and_anonymous(uintptr_t start, size_t length, Maps by = Maps::asked);
 
+// Behind the last byte of the mapping that `address` lies in; 0: there is none, or the kernel
+// cannot be asked. Any thread; asks for no memory.
+uintptr_t end_of_mapping(uintptr_t address) noexcept;
+
 } // namespace adverb::memory

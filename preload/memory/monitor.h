@@ -66,26 +66,30 @@ public:
   /// Changes told so far.
   uint64_t told() const noexcept { return told_.load(std::memory_order_acquire); }
 
-  /// `tell(Range)` for each change since `seen`, the caller's own, which is set to told(); for
-  /// all_memory where they were too many. What is being told meanwhile is waited for, which takes
-  /// microseconds and no lock.
+  /// `tell(Range, coming)` for each change since `seen`, the caller's own, which is set to told();
+  /// `coming`: it may still be about to be made. All memory, coming, where they were too many. What
+  /// is being told meanwhile is waited for, which takes microseconds and no lock.
   template <typename Tell> void news(uint64_t& seen, Tell&& tell) const {
     uint64_t epoch = settled();
     uint64_t now = told();
     if (now == seen && this->epoch() == epoch) [[likely]]
       return;
     std::array<Range, changes_max> read;
+    std::array<bool, changes_max> coming;
     do {
       epoch = settled();
       now = told();
-      for (uint64_t at = seen; at != now && now - seen <= changes_max; ++at)
-        read[at % changes_max] = changes_[at % changes_max].range();
+      for (uint64_t at = seen; at != now && now - seen <= changes_max; ++at) {
+        const Change& change = changes_[at % changes_max];
+        read[at % changes_max] = change.range();
+        coming[at % changes_max] = change.heard.load(std::memory_order_relaxed) != 0;
+      }
     } while (this->epoch() != epoch);
     const uint64_t before = std::exchange(seen, now);
     if (now - before > changes_max)
-      return tell(all_memory);
+      return tell(all_memory, true);
     for (uint64_t at = before; at != now; ++at)
-      tell(read[at % changes_max]);
+      tell(read[at % changes_max], coming[at % changes_max]);
   }
   /// Whether the range has changed since told() was `since`, or is about to: some calls are heard
   /// of before they do what they do.

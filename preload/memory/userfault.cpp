@@ -93,13 +93,14 @@ bool UserfaultMonitor::open(const Held& held) {
   int why = errno;
   if (good) {
     what = "its thread";
-    for (const int fd : {epoll_, stop_})
-      hooks_.own(fd);
     if (const int rc = start(held); rc != 0) {
       why = rc;
       good = false;
     }
   }
+  if (good)
+    for (const int fd : {epoll_, stop_, fds_[0].load()})
+      hooks_.own(fd);
   if (!good) {
     close_all();
     hooks_.say(std::string(what) + ": " + strerror(why));
@@ -125,7 +126,8 @@ bool UserfaultMonitor::open_stripe(unsigned stripe, const Held& /*held*/) {
     return false;
   }
   fds_[stripe].store(fd);
-  hooks_.own(fd);
+  if (reader_->joinable()) // else open() does, when all is well
+    hooks_.own(fd);
   return true;
 }
 
@@ -145,14 +147,37 @@ template <typename Each> bool each_stripe(Range what, Each&& each) {
 
 } // namespace
 
-bool UserfaultMonitor::tell_kernel(Range what, const Held& held) {
-  return each_stripe(what, [&](Range part) {
+// Up to where it was told: the end of `what`, if all is well.
+uintptr_t UserfaultMonitor::tell_kernel(Range what, const Held& held) {
+  uintptr_t told = what.from;
+  each_stripe(what, [&](Range part) {
     const unsigned stripe = stripe_of(part.from);
     uffdio_register wanted{};
     wanted.range = {part.from, part.to - part.from};
     wanted.mode = UFFDIO_REGISTER_MODE_WP;
-    return open_stripe(stripe, held) && ioctl(fds_[stripe].load(), UFFDIO_REGISTER, &wanted) == 0;
+    if (!open_stripe(stripe, held) || ioctl(fds_[stripe].load(), UFFDIO_REGISTER, &wanted) != 0)
+      return false;
+    told = part.to;
+    return true;
   });
+  return told;
+}
+
+// The kernel was told of it in vain. What it knew before it goes on to know.
+void UserfaultMonitor::take_back(Range what, const Held& held) noexcept {
+  for (uintptr_t at = what.from & ~(granule - 1); at < what.to; at += granule) {
+    const Range piece = meet(what, {at, at + granule});
+    const auto known = parts_.find(at);
+    if (known == parts_.end() || known->second.told.from >= known->second.told.to) {
+      tell_kernel_no_more(piece, held);
+      continue;
+    }
+    const Range& told = known->second.told;
+    for (const Range beside : {Range{piece.from, std::min(piece.to, told.from)},
+                               Range{std::max(piece.from, told.to), piece.to}})
+      if (beside.from < beside.to)
+        tell_kernel_no_more(beside, held);
+  }
 }
 
 void UserfaultMonitor::tell_kernel_no_more(Range what, const Held& /*held*/) noexcept {
@@ -228,6 +253,7 @@ void UserfaultMonitor::read(unsigned stripe) noexcept {
       case UFFD_EVENT_REMAP:
         tell({arg.remap.from, arg.remap.from + arg.remap.len}, false);
         tell({arg.remap.to, arg.remap.to + arg.remap.len}, false);
+        leave_moved(fd, {arg.remap.to, arg.remap.to + arg.remap.len});
         break;
       default:
         break;
@@ -237,12 +263,37 @@ void UserfaultMonitor::read(unsigned stripe) noexcept {
   hooks_.after(1U << stripe);
 }
 
-// What has been unmapped is watched no more, whatever lies there now.
+// What has moved took its descriptor along, which may be of another stripe than the one it is in
+// now. The event has the length that it had; it may have grown.
+void UserfaultMonitor::leave_moved(int fd, Range to) noexcept {
+  const uintptr_t end = std::max(to.to, end_of_mapping(to.from));
+  uffdio_range all{to.from, end - to.from};
+  ioctl(fd, UFFDIO_UNREGISTER, &all);
+}
+
+namespace {
+
+// Of `told`, what the kernel still knows when `gone` is another's. It stays one piece.
+Range without(const Range& told, const Range& gone) noexcept {
+  if (!told.meets(gone))
+    return told;
+  if (gone.from > told.from)
+    return gone.to < told.to ? told : Range{told.from, gone.from};
+  return gone.to < told.to ? Range{gone.to, told.to} : Range{};
+}
+
+} // namespace
+
+// What has been unmapped is watched no more, whatever lies there now: a program's own userfaultfd
+// may, which older kernels let others unregister.
 void UserfaultMonitor::hear(const Held& /*held*/) {
-  news(seen_, [this](const Range& range) {
+  news(seen_, [this](const Range& range, bool coming) {
     for (auto at = parts_.lower_bound(range.from & ~(granule - 1));
-         at != parts_.end() && at->first < range.to; ++at)
+         at != parts_.end() && at->first < range.to; ++at) {
       at->second.range = {};
+      if (!coming)
+        at->second.told = without(at->second.told, range);
+    }
   });
 }
 
@@ -270,8 +321,12 @@ bool UserfaultMonitor::watch(Range what, Range within) {
     Range asked = meet(within, missing);
     const auto told = [&] {
       // In this order: what changes between the two is heard of.
-      return tell_kernel(asked, held) &&
-             is_private_and_anonymous(asked.from, asked.to - asked.from);
+      const uintptr_t end = tell_kernel(asked, held);
+      const bool heard =
+          end == asked.to && is_private_and_anonymous(asked.from, asked.to - asked.from);
+      if (!heard)
+        take_back({asked.from, end}, held);
+      return heard;
     };
     bool good = told();
     if (!good) { // others of its kind lie beside it
@@ -331,20 +386,23 @@ bool UserfaultMonitor::forget(Range what) noexcept {
 bool UserfaultMonitor::unregister(Range what) noexcept {
   const Held held(lock_);
   hear(held);
+  const auto first = parts_.lower_bound(what.from & ~(granule - 1));
+  const auto each = [&](auto&& act) {
+    for (auto at = first; at != parts_.end() && at->first < what.to; ++at)
+      if (at->second.told.meets(what))
+        act(at->second);
+  };
   bool any = false;
-  for (auto at = parts_.lower_bound(what.from & ~(granule - 1));
-       at != parts_.end() && at->first < what.to; ++at)
-    if (at->second.told.meets(what)) {
-      any = true;
-      at->second.range = {};
-      if (at->second.told.from >= what.from && at->second.told.to <= what.to)
-        at->second.told = {};
-    }
+  each([&](Part&) { any = true; });
   if (!any)
     return false;
   // Who asks from here on waits: what changes now is not heard of.
   begin();
-  tell_kernel_no_more(what, held);
+  each([&](Part& part) {
+    part.range = {};
+    tell_kernel_no_more(meet(part.told, what), held);
+    part.told = without(part.told, what);
+  });
   tell(what, false);
   end();
   return true;

@@ -58,7 +58,7 @@ private:
 
   struct Part {
     Range range; // of the granule, of which all changes are heard
-    Range told;  // what the kernel was told of; parts of it may be unmapped, or others by now
+    Range told;  // what the kernel was told of; what was unmapped within it may be another by now
     size_t users = 0;
     std::list<uintptr_t>::iterator place; // in one of the lists
   };
@@ -66,7 +66,8 @@ private:
 
   bool open(const Held& held);
   bool open_stripe(unsigned stripe, const Held& held);
-  bool tell_kernel(Range what, const Held& held);
+  uintptr_t tell_kernel(Range what, const Held& held);
+  void take_back(Range what, const Held& held) noexcept;
   void tell_kernel_no_more(Range what, const Held& held) noexcept;
   int start(const Held& held);
   void close_all() noexcept;
@@ -74,6 +75,7 @@ private:
   void hear(const Held& held);
   bool unregister(Range what) noexcept;
   void read(unsigned stripe) noexcept;
+  void leave_moved(int fd, Range to) noexcept;
   void serve() noexcept;
 
   Hooks hooks_;

@@ -209,7 +209,7 @@ void Windows::hear(const Held& held) noexcept {
   const memory::Monitor* const monitor = world_.parts.monitor.made();
   if (monitor == nullptr) // nothing has been watched
     return;
-  monitor->news(seen_, [&](const memory::Range& changed) {
+  monitor->news(seen_, [&](const memory::Range& changed, bool) {
     for (auto* list : {&idle_, &used_})
       for (auto next = list->begin(); next != list->end();) {
         Window& window = **next++;

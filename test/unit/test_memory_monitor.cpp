@@ -2,6 +2,7 @@
 // Who has pages registered hears of it when their addresses come to mean others, before the call
 // that does that has returned.
 #include "catch.h"
+#include "memory/mappings.h"
 #include "memory/userfault.h"
 
 #include <atomic>
@@ -45,14 +46,14 @@ struct Watched {
   bool watch(Range range) { return monitor.watch(range, range); }
   // That `change` is heard of, and of that range.
   bool hears(Range range, const std::function<void()>& change) {
-    monitor.news(seen, [](const Range&) {});
+    monitor.news(seen, [](const Range&, bool) {});
     const uint64_t before = monitor.epoch();
     const uint64_t told = monitor.told();
     change();
     // At once: the call that has returned was waited for.
     const bool other = monitor.epoch() != before;
     bool met = false;
-    monitor.news(seen, [&](const Range& heard) { met = met || heard.meets(range); });
+    monitor.news(seen, [&](const Range& heard, bool) { met = met || heard.meets(range); });
     CHECK(met == other);
     CHECK(monitor.has_changed(range, told) == met);
     return met;
@@ -224,20 +225,105 @@ TEST_CASE("what could change unheard is not watched") {
   munmap(p, bytes);
 }
 
+// A descriptor of the program's own, as it may have.
+struct Own {
+  int fd = static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | 1));
+  Own() {
+    REQUIRE(fd >= 0);
+    uffdio_api api{};
+    api.api = UFFD_API;
+    REQUIRE(ioctl(fd, UFFDIO_API, &api) == 0);
+  }
+  ~Own() { close(fd); }
+  bool listens(const void* at, size_t length, uint64_t mode = UFFDIO_REGISTER_MODE_MISSING) const {
+    uffdio_register mine{};
+    mine.range = {reinterpret_cast<uintptr_t>(at), length};
+    mine.mode = mode;
+    return ioctl(fd, UFFDIO_REGISTER, &mine) == 0;
+  }
+};
+
 TEST_CASE("another userfaultfd of the program's comes first") {
-  const int fd = static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | 1));
-  REQUIRE(fd >= 0);
-  uffdio_api api{};
-  api.api = UFFD_API;
-  REQUIRE(ioctl(fd, UFFDIO_API, &api) == 0);
   char* p = fresh();
-  uffdio_register mine{};
-  mine.range = {reinterpret_cast<uintptr_t>(p), bytes};
-  mine.mode = UFFDIO_REGISTER_MODE_MISSING;
-  REQUIRE(ioctl(fd, UFFDIO_REGISTER, &mine) == 0);
+  const Own own;
+  REQUIRE(own.listens(p, bytes));
   Watched w;
   CHECK_FALSE(w.watch(range_of(p, page)));
-  close(fd);
+  munmap(p, bytes);
+}
+
+TEST_CASE("of what could not be watched as a whole nothing stays watched") {
+  Watched w;
+  constexpr uintptr_t stripe = uintptr_t{1} << stripe_bits;
+  void* const room =
+      mmap(nullptr, 3 * stripe, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  REQUIRE(room != MAP_FAILED);
+  const uintptr_t border =
+      (reinterpret_cast<uintptr_t>(room) + stripe + stripe - 1) & ~(stripe - 1);
+  char* const p = reinterpret_cast<char*>(border - bytes);
+  REQUIRE(mprotect(p, 2 * bytes, PROT_READ | PROT_WRITE) == 0);
+  const Own theirs;
+  REQUIRE(theirs.listens(p + bytes, page)); // the first page of the second stripe
+  REQUIRE(w.watch(range_of(p, page)));
+  CHECK_FALSE(w.watch(range_of(p + (2 * page), bytes)));
+  const Own later;
+  CHECK(later.listens(p + bytes - page, page)); // of the stripe that the kernel was told of
+  CHECK(w.hears(range_of(p, page), [&] { madvise(p, page, MADV_DONTNEED); }));
+  munmap(room, 3 * stripe);
+}
+
+TEST_CASE("what has moved to another stripe is watched there, and nowhere else") {
+  constexpr uintptr_t stripe = uintptr_t{1} << stripe_bits;
+  Watched w;
+  void* const room =
+      mmap(nullptr, 4 * stripe, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  REQUIRE(room != MAP_FAILED);
+  char* const p =
+      reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(room) + stripe - 1) & ~(stripe - 1));
+  char* const to = p + stripe;
+  REQUIRE(mprotect(p, bytes, PROT_READ | PROT_WRITE) == 0);
+  REQUIRE(w.watch(range_of(p, bytes)));
+  CHECK(w.hears(range_of(p, bytes),
+                [&] { CHECK(mremap(p, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to); }));
+  REQUIRE(w.watch(range_of(to, bytes)));
+  w.before = 0;
+  CHECK(w.hears(range_of(to, page), [&] { madvise(to, page, MADV_DONTNEED); }));
+  CHECK(w.before.load() == stripes_of(range_of(to, page)));
+  munmap(room, 4 * stripe);
+}
+
+TEST_CASE("what has grown as it moved can be watched to its end") {
+  if (end_of_mapping(reinterpret_cast<uintptr_t>(&page)) == 0)
+    return; // what has grown beyond is refused on a kernel that says of no mapping where it ends
+  constexpr uintptr_t stripe = uintptr_t{1} << stripe_bits;
+  Watched w;
+  void* const room =
+      mmap(nullptr, 4 * stripe, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  REQUIRE(room != MAP_FAILED);
+  char* const p =
+      reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(room) + stripe - 1) & ~(stripe - 1));
+  char* const to = p + stripe;
+  REQUIRE(mprotect(p, bytes, PROT_READ | PROT_WRITE) == 0);
+  REQUIRE(w.watch(range_of(p, bytes)));
+  REQUIRE(mremap(p, bytes, 2 * bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to);
+  REQUIRE(w.watch(range_of(to, 2 * bytes)));
+  CHECK(w.hears(range_of(to + bytes, page), [&] { madvise(to + bytes, page, MADV_DONTNEED); }));
+  munmap(room, 4 * stripe);
+}
+
+TEST_CASE("a program's own userfaultfd, where something was watched before, goes on") {
+  char* const p = fresh();
+  const Own own;
+  {
+    Watched w;
+    REQUIRE(w.watch(range_of(p, bytes)));
+    REQUIRE(mmap(p, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+                 0) == p);
+    REQUIRE(own.listens(p, bytes));
+    w.monitor.forget(range_of(p, bytes));
+  }
+  Watched w; // which could watch what no other one does
+  CHECK_FALSE(w.watch(range_of(p, page)));
   munmap(p, bytes);
 }
 
@@ -317,7 +403,7 @@ TEST_CASE("more changes than can be kept are told of as all there is") {
     madvise(p, page, MADV_DONTNEED);
   CHECK(w.monitor.has_changed(range_of(p + (4 * page), page), told));
   bool all = false;
-  w.monitor.news(w.seen, [&](const Range& heard) { all = all || heard.to == UINTPTR_MAX; });
+  w.monitor.news(w.seen, [&](const Range& heard, bool) { all = all || heard.to == UINTPTR_MAX; });
   CHECK(all);
   munmap(p, bytes);
 }
@@ -343,7 +429,7 @@ TEST_CASE("threads that change and threads that ask do not wait for each other")
       uint64_t seen = 0;
       while (!over) {
         w.watch(range_of(mine, bytes));
-        w.monitor.news(seen, [](const Range&) {});
+        w.monitor.news(seen, [](const Range&, bool) {});
         w.monitor.unwatch(range_of(mine, bytes));
       }
     });
