@@ -76,20 +76,21 @@ std::optional<double> waited(const std::string& path) {
 
 } // namespace
 
-uint64_t memory_limit(const std::string& root) {
-  uint64_t limit = kilobytes(root, "MemTotal:");
+MemoryLimit memory_limit(const std::string& root) {
+  MemoryLimit least{kilobytes(root, "MemTotal:"), {}};
   auto group = group_of(root, "self");
   while (group) {
     // The topmost has no such file.
     const auto most = line_of(files_of(root, *group) + "/memory.max", "");
     if (most && *most != "max")
-      limit =
-          std::min<uint64_t>(limit == 0 ? UINT64_MAX : limit, strtoull(most->c_str(), nullptr, 10));
+      if (const uint64_t bytes = strtoull(most->c_str(), nullptr, 10);
+          least.bytes == 0 || bytes <= least.bytes) // the same: more processes share it
+        least = {bytes, *group};
     if (group->size() <= 1)
       break;
     group->resize(std::max<size_t>(1, group->rfind('/')));
   }
-  return limit;
+  return least;
 }
 
 bool is_memory_short(const std::string& root) {
@@ -104,14 +105,20 @@ bool is_memory_short(const std::string& root) {
   return kilobytes(root, "MemAvailable:") < kilobytes(root, "MemTotal:") / 20;
 }
 
-unsigned of_this_group(std::span<const pid_t> processes, const std::string& root) {
-  const auto mine = group_of(root, "self");
+unsigned processes_in(const std::string& group, std::span<const pid_t> processes,
+                      const std::string& root) {
+  const std::string below = group == "/" ? group : group + "/";
   unsigned found = 1;
-  for (const pid_t process : processes)
-    if (const std::string text = std::to_string(process);
-        process != getpid() && access((root + "/proc/" + text).c_str(), F_OK) == 0 &&
-        group_of(root, text) == mine)
-      ++found;
+  for (const pid_t process : processes) {
+    const std::string text = std::to_string(process);
+    if (process == getpid() || access((root + "/proc/" + text).c_str(), F_OK) != 0)
+      continue;
+    const auto its = group.empty() ? std::nullopt : group_of(root, text);
+    // "/..": outside of this process's namespace of groups.
+    const bool is_in =
+        its && !its->starts_with("/..") && (*its == group || its->starts_with(below));
+    found += group.empty() || is_in ? 1 : 0;
+  }
   return found;
 }
 

@@ -2,6 +2,7 @@
 #include "registration/budget.h"
 #include "memory/limits.h"
 #include "observe/directory.h"
+#include "registration/recalls.h"
 #include "world/world.h"
 
 #include <algorithm>
@@ -33,9 +34,9 @@ uint64_t Budgets::staging_bytes() {
 // At least a page.
 uint64_t Budgets::of_the_host() const {
   constexpr uint64_t part = 16;
-  const uint64_t there_is = memory::memory_limit();
+  const memory::MemoryLimit there_is = memory::memory_limit();
   const auto others = observe::processes_with_pages(observe::own_directories());
-  const uint64_t share = there_is / part / memory::of_this_group(others);
+  const uint64_t share = there_is.bytes / part / memory::processes_in(there_is.group, others);
   return std::max<uint64_t>(4096, share / 16 * sixteenths_.load());
 }
 
@@ -60,7 +61,9 @@ void Budgets::look_again() noexcept {
       // Quick to give way, slow to come back.
       const uint32_t had = sixteenths_.load();
       sixteenths_.store(memory::is_memory_short() ? std::max(1U, had / 2) : std::min(16U, had + 1));
-      window_bytes_.store(std::min(windows_most_.load(), of_the_host()));
+      const uint64_t now_there_are = std::min(windows_most_.load(), of_the_host());
+      if (window_bytes_.exchange(now_there_are) > now_there_are)
+        world_.recalls().shed();
     });
   } catch (const std::bad_alloc&) { // next time
     world_.counters.count(observe::Counter::exceptions_caught);

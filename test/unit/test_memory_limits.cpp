@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
 
 namespace {
 
@@ -35,27 +36,27 @@ struct Host {
 
 TEST_CASE("there is as much memory as the host has, or the least that a control group may have") {
   const Host host;
-  CHECK(memory_limit(host.root) == 0);
+  CHECK(memory_limit(host.root).bytes == 0);
   host.memory(1000, 900);
-  CHECK(memory_limit(host.root) == 1000 * 1024);
+  CHECK(memory_limit(host.root).bytes == 1000 * 1024);
   host.write("/proc/self/cgroup", "0::/a/b\n");
   host.write("/sys/fs/cgroup/a/b/memory.max", "max\n");
-  CHECK(memory_limit(host.root) == 1000 * 1024);
+  CHECK(memory_limit(host.root).bytes == 1000 * 1024);
   host.write("/sys/fs/cgroup/a/memory.max", "500000\n");
-  CHECK(memory_limit(host.root) == 500000);
+  CHECK(memory_limit(host.root).bytes == 500000);
   host.write("/sys/fs/cgroup/a/b/memory.max", "400000\n");
-  CHECK(memory_limit(host.root) == 400000);
+  CHECK(memory_limit(host.root).bytes == 400000);
   host.write("/proc/self/cgroup", "12:memory:/a/b\n1:name=systemd:/\n"); // version 1
-  CHECK(memory_limit(host.root) == 1000 * 1024);
+  CHECK(memory_limit(host.root).bytes == 1000 * 1024);
 }
 
 TEST_CASE("within a namespace of control groups the limit of its own topmost counts") {
   const Host host;
   host.memory(1000, 900);
   host.write("/proc/self/cgroup", "0::/\n");
-  CHECK(memory_limit(host.root) == 1000 * 1024);
+  CHECK(memory_limit(host.root).bytes == 1000 * 1024);
   host.write("/sys/fs/cgroup/memory.max", "300000\n");
-  CHECK(memory_limit(host.root) == 300000);
+  CHECK(memory_limit(host.root).bytes == 300000);
 }
 
 TEST_CASE("memory is short where somebody waits for it, or little is available") {
@@ -78,18 +79,31 @@ TEST_CASE("memory is short where somebody waits for it, or little is available")
   CHECK_FALSE(is_memory_short(host.root));
 }
 
-TEST_CASE("processes of another control group, and those that have ended, are not of this one") {
+TEST_CASE("the group that has the limit is named, the topmost of those with the same") {
   const Host host;
-  host.write("/proc/self/cgroup", "0::/a\n");
-  host.write("/proc/1000001/cgroup", "0::/a\n");
-  host.write("/proc/1000002/cgroup", "0::/a/b\n");
-  CHECK(of_this_group({}, host.root) == 1);
-  const std::array processes{pid_t{1000001}, pid_t{1000002}, pid_t{1000003}};
-  CHECK(of_this_group(processes, host.root) == 2);
-  // Where there are no groups all that run are of one.
-  for (const char* process : {"self", "1000001", "1000002"})
-    host.write(std::string("/proc/") + process + "/cgroup", "12:memory:/a\n");
-  CHECK(of_this_group(processes, host.root) == 3);
+  host.memory(1000, 900);
+  CHECK(memory_limit(host.root).group.empty());
+  host.write("/proc/self/cgroup", "0::/a/b\n");
+  host.write("/sys/fs/cgroup/a/memory.max", "500000\n");
+  CHECK(memory_limit(host.root).group == "/a");
+  host.write("/sys/fs/cgroup/a/b/memory.max", "500000\n");
+  CHECK(memory_limit(host.root).group == "/a");
+  host.write("/sys/fs/cgroup/a/b/memory.max", "400000\n");
+  CHECK(memory_limit(host.root).group == "/a/b");
+}
+
+TEST_CASE("who lives in a control group, or below it, shares what it may have") {
+  const Host host;
+  for (const auto& [process, group] : {std::pair{"1000001", "/a"}, std::pair{"1000002", "/a/b"},
+                                       std::pair{"1000003", "/ab"}, std::pair{"1000004", "/../c"}})
+    host.write(std::string("/proc/") + process + "/cgroup", std::string("0::") + group + "\n");
+  const std::array all{pid_t{1000001}, pid_t{1000002}, pid_t{1000003}, pid_t{1000004},
+                       pid_t{1000005}}; // the last has ended
+  CHECK(processes_in("/a", {}, host.root) == 1);
+  CHECK(processes_in("/a", all, host.root) == 3);
+  CHECK(processes_in("/a/b", all, host.root) == 2);
+  CHECK(processes_in("/", all, host.root) == 4); // of a namespace, whose others are not below it
+  CHECK(processes_in("", all, host.root) == 5);
 }
 
 } // namespace

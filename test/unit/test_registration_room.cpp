@@ -121,7 +121,7 @@ TEST_CASE(
   CHECK(tasks.empty());
   const uint64_t first = budgets.window_bytes();
   CHECK(first >= page);
-  CHECK(first <= adverb::memory::memory_limit() / 16);
+  CHECK(first <= adverb::memory::memory_limit().bytes / 16);
   budgets.look_again();
   CHECK(tasks.empty());
   f.bench.service.pass(std::chrono::seconds(5));
