@@ -13,8 +13,6 @@ namespace adverb::transfer {
 void run_lease(const Request& request, ReplyToken token) {
   Target& target = *request.target;
   const RequestHeader& r = request.header;
-  if (r.receive != 0)
-    request.lessor.yielded(static_cast<uint32_t>(r.receive));
   std::byte* bytes = nullptr;
   auto& regions = target.regions();
   if (regions.remote(target.pd(), r.key, r.total_address, r.total, 0, bytes) != 0)

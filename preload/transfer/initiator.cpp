@@ -233,7 +233,7 @@ void Initiator::leased(const ReplyHeader& reply) {
   if (reply.status == static_cast<uint8_t>(Status::refused))
     leases_->refused(key);
   if (reply.status == static_cast<uint8_t>(Status::full))
-    leases_->no_room(key, reply.grant_start);
+    leases_->no_room(key, reply.grant_start, world_.clock.now());
   if (reply.status != static_cast<uint8_t>(Status::ok))
     return;
   if (reply.grant_bytes == 0 || reply.grant_start + reply.grant_bytes < reply.grant_start ||

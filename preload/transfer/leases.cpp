@@ -104,7 +104,7 @@ bool Leases::wanted(uint32_t key, uint64_t address, uint64_t length, Time now) {
   const Touches::Part& touched = touches_.touch(key, address, length, term_at(now));
   if (touched.count < Touches::twice || touched.asked == touched.term)
     return false;
-  if (!full_)
+  if (!is_full(now))
     return true;
   std::array<Lease*, looked_at> found{};
   given_up_.reserve(given_up_.size() + looked_at); // ask() needs no memory
@@ -122,7 +122,7 @@ Leases::Ask Leases::ask(uint32_t key, uint64_t address, uint64_t length, Time no
     ask.heat = touched->count;
   }
   std::array<Lease*, looked_at> found{};
-  const bool makes_room = full_ && !std::exchange(tries_, false);
+  const bool makes_room = is_full(now) && !std::exchange(tries_, false);
   const size_t making_room = makes_room ? colder(length, ask.heat, found) : 0;
   for (Lease* const lease : std::span(found).first(making_room)) {
     if (ask.instead_of == 0)
@@ -139,9 +139,16 @@ Leases::Ask Leases::ask(uint32_t key, uint64_t address, uint64_t length, Time no
   return ask;
 }
 
-void Leases::no_room(uint32_t key, uint64_t address) noexcept {
+// Who has nothing that could give way asks once a term: others may have given back meanwhile.
+bool Leases::is_full(Time now) noexcept {
+  full_ = full_ && (!standing_.empty() || full_in_ == term_at(now));
+  return full_;
+}
+
+void Leases::no_room(uint32_t key, uint64_t address, Time now) noexcept {
   const std::lock_guard hold(lock_);
   full_ = true;
+  full_in_ = term_at(now);
   if (Touches::Part* const touched = touches_.find(key, address))
     touched->asked = 0; // once more, in place of another
 }

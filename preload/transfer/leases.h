@@ -70,7 +70,7 @@ public:
     uint32_t instead_of = 0;
   };
   Ask ask(uint32_t key, uint64_t address, uint64_t length, Time now) noexcept;
-  void no_room(uint32_t key, uint64_t address) noexcept; // for these, the owner says
+  void no_room(uint32_t key, uint64_t address, Time now) noexcept; // for these, the owner says
   // False: there is no room for it, or it is there.
   bool add(const Lease& lease);
   void refused(uint32_t key);                  // the key's owner leases nothing of it
@@ -92,6 +92,7 @@ private:
   void drop(Lease& lease) noexcept;
   void reap() noexcept;
   size_t uses_of_gone() const noexcept;
+  bool is_full(Time now) noexcept;
   size_t colder(uint64_t bytes, uint32_t heat, std::span<Lease*> found) const noexcept;
 
   static constexpr size_t looked_at = 16; // leases, when one has to make room
@@ -105,6 +106,7 @@ private:
   std::unordered_map<uint32_t, bool> never_;
   Touches touches_;
   bool full_ = false;              // so the owner said
+  uint32_t full_in_ = 0;           // in that term
   bool tries_ = false;             // whether there is room again, once a term
   std::vector<uint32_t> given_up_; // numbers
   Atomic<bool> any_given_up_{false};

@@ -317,6 +317,9 @@ Responder::Started Responder::start(uint32_t index) {
   slot.reply.request = slot.header.request;
   slot.state.store(State::running, std::memory_order_relaxed);
   slot.target = target;
+  // What the peer has given back for a lease it does not have any more, whatever comes of that.
+  if (slot.header.kind == static_cast<uint8_t>(Kind::lease) && slot.header.receive != 0)
+    lessor_->yielded(static_cast<uint32_t>(slot.header.receive));
   try {
     ReplyToken token(shared_from_this(), index);
     if (const auto status = judge(row, slot.header, target); status == Status::not_virtual)

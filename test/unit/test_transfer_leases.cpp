@@ -82,7 +82,7 @@ TEST_CASE("where there is no room, what is used least gives way to what is named
   use(leases, 1, 5);
   use(leases, 2, 2);
   use(leases, 3, 9);
-  leases.no_room(key, 0x90000);
+  leases.no_room(key, 0x90000, 0s);
   int named = 1;
   while (!leases.wanted(key, 0x90000, 8, 0s))
     ++named;
@@ -102,7 +102,7 @@ TEST_CASE("a scan of what is leased does not make it hot") {
   for (uint64_t at = 0x10000; at < 0x20000; at += 0x1000)
     leases.done(*leases.use(key, at, 0x1000, IBV_ACCESS_REMOTE_READ));
   use(leases, 2, 4);
-  leases.no_room(key, 0x90000);
+  leases.no_room(key, 0x90000, 0s);
   while (!leases.wanted(key, 0x90000, 8, 0s)) {
   }
   CHECK(leases.ask(key, 0x90000, 8, 0s).instead_of == 1);
@@ -115,15 +115,29 @@ TEST_CASE("what found no room is asked for again in place of another, and each t
   REQUIRE(leases.wanted(key, 0x90000, 8, 0s));
   CHECK(leases.ask(key, 0x90000, 8, 0s).instead_of == 0);
   CHECK_FALSE(leases.wanted(key, 0x90000, 8, 0s));
-  leases.no_room(key, 0x90000);
+  leases.no_room(key, 0x90000, 0s);
   use(leases, 1, 1);
   while (!leases.wanted(key, 0x90000, 8, 0s)) {
   }
   CHECK(leases.unused().empty());
   CHECK(leases.ask(key, 0x90000, 8, 0s).instead_of == 0);
-  leases.no_room(key, 0x90000);
+  leases.no_room(key, 0x90000, 0s);
   REQUIRE(leases.wanted(key, 0x90000, 8, 0s));
   CHECK(leases.ask(key, 0x90000, 8, 0s).instead_of == 1);
+}
+
+TEST_CASE("who has nothing that could give way asks once a term whether there is room again") {
+  Leases leases;
+  CHECK_FALSE(leases.wanted(key, 0x90000, 8, 0s));
+  REQUIRE(asks(leases, 0x90000, 0s));
+  leases.no_room(key, 0x90000, 0s);
+  for (int i = 0; i < 10; ++i)
+    CHECK_FALSE(leases.wanted(key, 0x90000, 8, 100ms));
+  CHECK_FALSE(leases.wanted(key, 0xa0000, 8, 100ms));
+  CHECK_FALSE(leases.wanted(key, 0xa0000, 8, 100ms)); // nor for another
+  REQUIRE(asks(leases, 0x90000, 1100ms));
+  leases.no_room(key, 0x90000, 1100ms);
+  CHECK_FALSE(leases.wanted(key, 0xa0000, 8, 1200ms));
 }
 
 TEST_CASE("nothing gives way that is used as much as all that wants its place, or is in use") {
@@ -132,7 +146,7 @@ TEST_CASE("nothing gives way that is used as much as all that wants its place, o
   leases.add(part(2, 0x20000, 0x10000));
   Lease* const under_way = leases.use(key, 0x10000, 8, IBV_ACCESS_REMOTE_READ);
   use(leases, 2, 20);
-  leases.no_room(key, 0x90000);
+  leases.no_room(key, 0x90000, 0s);
   for (int i = 0; i < 10; ++i)
     CHECK_FALSE(leases.wanted(key, 0x90000, 8, 0s));
   leases.done(*under_way);
@@ -157,7 +171,7 @@ TEST_CASE("what is cold is found among many that are hot, and after no more look
     if (number != 150)
       use(leases, number, 200);
   }
-  leases.no_room(key, 0x90000);
+  leases.no_room(key, 0x90000, 0s);
   int named = 1;
   while (named < 100 && !leases.wanted(key, 0x900000, 8, 0s))
     ++named;
@@ -175,9 +189,9 @@ TEST_CASE("what was used in terms gone by counts half for each") {
     use(leases, 1, 1);
     use(leases, 2, 5);
   }
-  leases.no_room(key, 0x90000);
+  leases.no_room(key, 0x90000, 0s);
   leases.ask(key, 0x90000, 8, 10s); // whether there is room again
-  leases.no_room(key, 0x90000);
+  leases.no_room(key, 0x90000, 0s);
   for (int i = 0; i < 100 && !leases.wanted(key, 0x90000, 8, 10s); ++i) {
   }
   CHECK(leases.ask(key, 0x90000, 8, 10s).instead_of == 1);

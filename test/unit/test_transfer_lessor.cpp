@@ -5,6 +5,8 @@
 #include "region_fixture.h"
 #include "registration/recalls.h"
 #include "transfer/lessor.h"
+#include "transfer/protocol.h"
+#include "transfer/responder.h"
 
 #include <chrono>
 #include <functional>
@@ -219,6 +221,60 @@ TEST_CASE("what is leased elsewhere stays where memory changes") {
   CHECK(owner.recalls->wait(others, 10ms));
   CHECK(peer.asks(1) == Status::ok);
   owner.recalls->end_change(others);
+}
+
+struct Bound final : transfer::Target {
+  explicit Bound(Owner& o) : owner(o) {}
+  bool allows(transfer::Right) const override { return true; }
+  bool leaving() const override { return false; }
+  const ibv_pd* pd() const override { return &owner.device.pd; }
+  registration::Regions& regions() const override { return owner.regions; }
+  bool settle_receives(const transfer::RequestHeader&) override { return true; }
+  void expect_immediate(uint64_t, uint32_t) override {}
+  void lent_over_lost_link(transfer::Grants) override {}
+  Owner& owner;
+};
+
+TEST_CASE(
+    "what a peer gives back for another is back, though the queue pair it asks by has ended") {
+  Owner owner;
+  Bound target(owner);
+  transfer::Targets targets;
+  targets.add(1, &target);
+  FakeProgress progress;
+  const auto channel = std::make_shared<FakeChannel>(
+      progress, link::Channel::Role::server,
+      FakeChannel::Size{.message_max = 4096, .version = transfer::version_leases});
+  const auto protocol = transfer::make_protocol(
+      owner.bench.world, std::make_shared<transfer::Handlers>(transfer::handler_list()), targets);
+  channel->open(*protocol);
+  channel->bind(1, 77, true);
+  const auto ask = [&](size_t i, uint64_t instead_of) {
+    transfer::RequestHeader h{};
+    h.kind = static_cast<uint8_t>(transfer::Kind::lease);
+    h.run = 1;
+    h.target = 1;
+    h.source = 77;
+    h.address = h.total_address = owner.at(i);
+    h.total = h.length = 8;
+    h.key = owner.key;
+    h.receive = instead_of;
+    const auto bytes = std::as_bytes(std::span(&h, 1));
+    channel->receive({bytes.begin(), bytes.end()});
+    const auto message = channel->take();
+    const auto reply = adverb::test::only_reply(message);
+    REQUIRE(reply);
+    return reply->header;
+  };
+  const auto leased = ask(0, 0);
+  REQUIRE(leased.status == static_cast<uint8_t>(Status::ok));
+  const auto out = [&] { return owner.bench.world.counters.value(observe::Gauge::leased_bytes); };
+  CHECK(out() == part);
+  targets.remove(1);
+  CHECK(ask(1, leased.grant).status == static_cast<uint8_t>(Status::refused));
+  CHECK(out() == 0);
+  channel->end();
+  owner.bench.service.run_tasks();
 }
 
 } // namespace
