@@ -28,6 +28,10 @@ constexpr std::chrono::milliseconds bereavement{500};
 // How long what was lent over a link outlives that: longer than a device repeats a request.
 constexpr std::chrono::seconds lent_at_most{60};
 
+// So many requests on leased bytes, after the last one that had to be carried by the peer's CPU,
+// may go along with it (facts.h, beside_unload).
+constexpr uint64_t along_run = 32;
+
 // Handles name a queue pair to its peer and are a capability too: who does not know one cannot
 // address the queue pair, so they are drawn at random.
 uint64_t new_handle(World& world) {
@@ -413,9 +417,12 @@ steering::Facts Qp::facts(const steering::Request& r) {
       // Nothing is served that is not proven; who asks of the key has that done.
       if (!proven_ && facts.key.kind == steering::KeyVerdict::Kind::virtual_key)
         facts.key = {};
-      facts.leased = facts.key.kind == steering::KeyVerdict::Kind::virtual_key &&
-                     !steering::is_atomic(r.wr.opcode) && !messages_.lossy() &&
+      const bool is_virtual = facts.key.kind == steering::KeyVerdict::Kind::virtual_key;
+      facts.leased = is_virtual && !steering::is_atomic(r.wr.opcode) && !messages_.lossy() &&
                      messages_.is_leased(r);
+      if (is_virtual && !facts.leased)
+        last_unleased_ = r.seq;
+      facts.beside_unload = facts.leased && messages_.busy() && r.seq - last_unleased_ <= along_run;
       // What has to wait for the device's lane is asked meanwhile.
       // And one that is sent in vain would be passed by what it must not be: order "relaxed".
       facts.key_likely_virtual = proven_ && messages_.key_likely_virtual() && !device_.busy() &&

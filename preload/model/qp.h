@@ -203,6 +203,7 @@ private:
   Atomic<bool> undelivered_{false}; // a message that the device took had no place to go
   Atomic<bool> leaving_{false};     // state_ is ERR or RESET, the device's perhaps not yet
   ibv_qp_state before_close_ = IBV_QPS_RESET;
+  uint64_t last_unleased_ = 0; // of the requests under a virtual key; under lock_
   Atomic<unsigned> access_{0};
   Atomic<uint8_t> responder_resources_{0};  // max_dest_rd_atomic
   Atomic<uint64_t> length_max_{UINT64_MAX}; // of a message on its port

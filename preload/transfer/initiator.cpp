@@ -76,6 +76,19 @@ std::byte* Initiator::begin(uint64_t handle) {
   return nullptr;
 }
 
+std::byte* Initiator::begin_aside(uint64_t handle) {
+  const std::lock_guard hold(lock_);
+  if (unanswered_ >= channel_->credits() || channel_->down())
+    return nullptr;
+  std::byte* const message = channel_->acquire();
+  if (message == nullptr)
+    return nullptr;
+  ++unanswered_;
+  if (const auto at = sources_.find(handle); at != sources_.end())
+    at->second.begin();
+  return message;
+}
+
 void Initiator::send(std::byte* message, size_t bytes) {
   channel_->send(message, bytes);
 }
@@ -274,7 +287,7 @@ void Initiator::yield() {
     std::byte* message = nullptr;
     {
       const std::lock_guard hold(lock_);
-      if (unanswered_ + 1 >= channel_->credits() || channel_->down() ||
+      if (unanswered_ >= channel_->credits() || channel_->down() ||
           (message = channel_->acquire()) == nullptr)
         return;
       ++unanswered_;

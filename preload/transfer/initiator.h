@@ -68,6 +68,8 @@ public:
   // Room for one message of that queue pair's, with its credit taken; nullptr: none now, its
   // on_credit() will be called. The caller fills in requests and calls send() or cancel().
   std::byte* begin(uint64_t handle);
+  // The same for what nobody waits for, the last credit too; nullptr: none now, and no more.
+  std::byte* begin_aside(uint64_t handle);
   void send(std::byte* message, size_t bytes);
   void cancel(uint64_t handle, std::byte* message);
 

@@ -84,8 +84,13 @@ void Leased::end_all() {
     use.of->done(*use.lease);
 }
 
+// To change the lane is to have nothing under way for a round trip, and to change it back another:
+// what is short goes along with what the peer's CPU has before it.
+constexpr uint64_t along_max = 8 << 10; // bytes
+
 Fit fits(const Facts& facts) noexcept {
-  return facts.leased && !is_atomic(facts.opcode) ? by_virtual_key(facts) : Fit::no;
+  const bool along = facts.beside_unload && facts.length <= along_max;
+  return facts.leased && !along && !is_atomic(facts.opcode) ? by_virtual_key(facts) : Fit::no;
 }
 
 std::unique_ptr<Way> make(Seat& seat) {

@@ -45,12 +45,26 @@ Lease* Leases::use(uint32_t key, uint64_t address, uint64_t length, unsigned rig
   Lease* const lease = find(key, address, length, right);
   if (lease != nullptr) {
     ++lease->uses;
-    lease->touched = true;
-    if (address != lease->next && lease->heat < UINT32_MAX - Touches::one)
-      lease->heat += Touches::one;
-    lease->next = address + length;
+    count(*lease, address, length);
   }
   return lease;
+}
+
+bool Leases::name(uint32_t key, uint64_t address, uint64_t length, unsigned right) {
+  if (!any())
+    return false;
+  const std::lock_guard hold(lock_);
+  Lease* const lease = find(key, address, length, right);
+  if (lease != nullptr)
+    count(*lease, address, length);
+  return lease != nullptr;
+}
+
+void Leases::count(Lease& lease, uint64_t address, uint64_t length) noexcept {
+  lease.touched = true;
+  if (address != lease.next && lease.heat < UINT32_MAX - Touches::one)
+    lease.heat += Touches::one;
+  lease.next = address + length;
 }
 
 void Leases::done(Lease& lease) noexcept {
@@ -176,7 +190,7 @@ size_t Leases::colder(uint64_t bytes, uint32_t heat, std::span<Lease*> found) co
   for (size_t i = 0; i < idle; ++i) {
     room += found[i]->bytes;
     colds += found[i]->heat;
-    if (colds + Touches::one > heat)
+    if (colds + (colds / 4) + Touches::one > heat)
       return 0;
     if (room >= bytes)
       return i + 1;

@@ -7,9 +7,8 @@
 // been called back is used by no further request, and is back when the last of its uses has ended.
 // Which bytes to ask for: those that a second request names within two terms (after Denning's
 // working set; a scan touches each once). What no request has used for a term is given back. Where
-// the owner has no more room, what is used less gives way to what is named more often; nothing
-// does for what is named as often, so that two that are alike do not take each other's place by
-// turns.
+// the owner has no more room, what is used less gives way to what is named more often, by a quarter
+// at least, so that two that are alike do not take each other's place by turns.
 //
 // Thread-safe; its lock is a leaf.
 #pragma once
@@ -59,6 +58,8 @@ public:
   // ends by done(), once, when nothing can come of the request any more.
   bool covers(uint32_t key, uint64_t address, uint64_t length, unsigned right);
   Lease* use(uint32_t key, uint64_t address, uint64_t length, unsigned right);
+  // A request that one covers goes another way all the same. False: none does.
+  bool name(uint32_t key, uint64_t address, uint64_t length, unsigned right);
   void done(Lease& lease) noexcept;
 
   // A request that no lease covers has been sent. True: its bytes are to be asked for.
@@ -89,6 +90,7 @@ public:
 private:
   using List = std::list<Lease>;
   Lease* find(uint32_t key, uint64_t address, uint64_t length, unsigned right);
+  static void count(Lease& lease, uint64_t address, uint64_t length) noexcept;
   void drop(Lease& lease) noexcept;
   void reap() noexcept;
   size_t uses_of_gone() const noexcept;

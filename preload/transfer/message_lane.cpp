@@ -136,16 +136,21 @@ bool MessageLane::is_leased(const Request& r) const {
 
 void MessageLane::touch(const Request& r) {
   // UC goes by none: what its completions say is nothing of the peer.
-  if (lossy_ || r.epoch == unleased_ || leasing_ >= leasing_max || r.length == 0 ||
-      !initiator_->leases_known())
+  if (lossy_ || r.epoch == unleased_ || r.length == 0 || !initiator_->leases_known())
     return;
   const uint32_t key = steering::remote_key(r.wr);
   const uint64_t address = steering::remote_address(r.wr);
   Leases& leases = *initiator_->leases();
+  if (leases.name(key, address, r.length, steering::remote_right(r.wr.opcode))) {
+    world_.counters.count(Counter::posts_leased_along);
+    return;
+  }
+  if (leasing_ >= leasing_max)
+    return;
   const auto now = world_.clock.now();
   if (!leases.wanted(key, address, r.length, now))
     return;
-  std::byte* message = begin_alone();
+  std::byte* message = initiator_->begin_aside(handle_);
   if (message == nullptr)
     return;
   const Leases::Ask ask = leases.ask(key, address, r.length, now);

@@ -71,6 +71,21 @@ TEST_CASE("a queue pair that is alone leaves one credit to who may come") {
   CHECK(link.begin_all(2) == 1);
 }
 
+TEST_CASE("what nobody waits for takes the last credit, too, and does not wait for another") {
+  Sharing link(1);
+  CHECK(link.begin_all(1) == 7);
+  std::byte* const message = link.initiator->begin_aside(1);
+  REQUIRE(message != nullptr);
+  link.channel->abandon(message);
+  CHECK(link.initiator->begin_aside(1) == nullptr);
+  link.answer(1);
+  link.all[1].asked = 0;
+  CHECK(link.begin_all(1) == 0); // which is what it waits for
+  link.answer(1);
+  CHECK(link.all[1].asked == 1);
+  CHECK(link.begin_all(1) == 1);
+}
+
 TEST_CASE("queue pairs that get no answer have one credit each") {
   Sharing link(10);
   for (uint64_t handle = 1; handle <= 8; ++handle)

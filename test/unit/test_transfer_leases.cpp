@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // What a process keeps of the leases it has of a peer's memory.
+#include "steering/facts.h"
+#include "steering/way.h"
 #include "transfer/leases.h"
 
 #include <catch2/catch.hpp>
@@ -7,6 +9,10 @@
 #include <array>
 
 #include <infiniband/verbs.h>
+
+namespace adverb::steering {
+extern const WayFunctions leased_way; // transfer/leased.cpp
+}
 
 namespace {
 
@@ -86,8 +92,8 @@ TEST_CASE("where there is no room, what is used least gives way to what is named
   int named = 1;
   while (!leases.wanted(key, 0x90000, 8, 0s))
     ++named;
-  // It was asked for when a second request named it, which counts.
-  CHECK(named == 5);
+  // It was asked for when a second request named it, which counts, and a quarter more is wanted.
+  CHECK(named == 6);
   const auto ask = leases.ask(key, 0x90000, 8, 0s);
   CHECK(ask.instead_of == 2);
   CHECK(given_up(leases).empty());
@@ -177,6 +183,35 @@ TEST_CASE("what is cold is found among many that are hot, and after no more look
     ++named;
   CHECK(named < 100);
   CHECK(leases.ask(key, 0x900000, 8, 0s).instead_of == 150);
+}
+
+TEST_CASE("what is carried otherwise, beside what has to be, counts as a use that has ended") {
+  Leases leases;
+  leases.add(part(1, 0x10000, 0x10000));
+  leases.add(part(2, 0x20000, 0x10000));
+  CHECK(leases.unused().empty()); // they are new
+  CHECK(leases.name(key, 0x10000, 8, IBV_ACCESS_REMOTE_READ));
+  CHECK_FALSE(leases.name(key, 0x30000, 8, IBV_ACCESS_REMOTE_READ));
+  CHECK(leases.recall(std::array{3U}, [] {}) == 0);
+  CHECK(leases.unused() == std::vector{2U});
+  CHECK(leases.covers(key, 0x10000, 8, IBV_ACCESS_REMOTE_READ));
+}
+
+TEST_CASE("what is short goes along with what the peer's CPU has before it, though it is leased") {
+  using namespace adverb::steering;
+  Facts facts;
+  facts.opcode = IBV_WR_RDMA_READ;
+  facts.length = 4096;
+  facts.connected = true;
+  facts.peer = adverb::steering::Peer::linked;
+  facts.key.kind = KeyVerdict::Kind::virtual_key;
+  CHECK(leased_way.fits(facts) == Fit::no);
+  facts.leased = true;
+  CHECK(leased_way.fits(facts) == Fit::yes);
+  facts.beside_unload = true;
+  CHECK(leased_way.fits(facts) == Fit::no);
+  facts.length = 64 << 10; // which takes longer than to change the lane
+  CHECK(leased_way.fits(facts) == Fit::yes);
 }
 
 TEST_CASE("what was used in terms gone by counts half for each") {
