@@ -46,7 +46,7 @@ double Times::longest() const {
 }
 
 double noise(const Options& options, double without) {
-  return without + ms(options.page) / 4;
+  return without + ms(options.page) / 2;
 }
 
 Milliseconds patience(const Options& options) {

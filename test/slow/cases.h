@@ -53,7 +53,7 @@ private:
 };
 
 // What may pass for the noise of a busy machine: what the same took without slow pages, and a
-// quarter of what a slow page takes.
+// half of what a slow page takes: a host takes a processor away for up to 100 ms.
 double noise(const Options& options, double without);
 
 // A request for slow page `which` of the peer, on the slow queue pair: `bytes` with the page in
