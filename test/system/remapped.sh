@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-# vm: hosts=1 mem=2048
+# vm: hosts=1 mem=3072
 # timeout: 300
 # Messages from and to regions whose memory changes under them, on a device that has pages, not addresses.
 . "$(dirname "$0")/lib.sh"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-# vm: hosts=1
+# vm: hosts=1 mem=3072
 # timeout: 300
 # An ordinary user with 8 MiB of lockable memory (the default limit) and regions in 32 PDs.
 . "$(dirname "$0")/verify_cases.sh"
