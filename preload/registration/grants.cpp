@@ -21,7 +21,7 @@ namespace {
 // A lease of less would be asked for as often, one of more pins what nobody uses; of a huge page,
 // which is kept in place as a whole, all of it is leased.
 constexpr uintptr_t lease_grain = 64 << 10;
-constexpr uint64_t lease_max = 4 << 20; // bytes of one
+constexpr uint64_t lease_max = 16 << 20; // bytes of one
 constexpr unsigned remote_rights =
     IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 
@@ -121,7 +121,7 @@ bool Grants::is_good(const Grant& grant) noexcept {
   const Held held(lock_);
   if (grant.mr == nullptr)
     return false;
-  const auto from = reinterpret_cast<uintptr_t>(grant.mr->addr);
+  const uintptr_t from = grant.from;
   return !world_.monitor().has_changed({from, from + grant.bytes}, grant.told);
 }
 
@@ -143,6 +143,7 @@ int Grants::make(Region& region, uintptr_t from, uintptr_t to, unsigned access, 
   made->region = &region;
   made->rkey = mr->rkey;
   made->bytes = mr->length;
+  made->from = from;
   made->start = region.iova + (from - region.start);
   made->access = access;
   made->leased = leased;
@@ -152,7 +153,7 @@ int Grants::make(Region& region, uintptr_t from, uintptr_t to, unsigned access, 
 
 // It ends with its region from here on.
 void Grants::list(const std::shared_ptr<Grant>& grant) {
-  const auto from = reinterpret_cast<uintptr_t>(grant->mr->addr);
+  const uintptr_t from = grant->from;
   bool is_leased = false;
   try {
     if (grant->leased)
@@ -194,7 +195,7 @@ void Grants::drop(Region& region) noexcept {
 void Grants::changed(Region& region, const Region& now) noexcept {
   const Held held(lock_);
   std::erase_if(region.grants, [&](const auto& grant) {
-    const auto start = reinterpret_cast<uintptr_t>(grant->mr->addr);
+    const uintptr_t start = grant->from;
     if (still_lies_in(now, {grant->mr->pd, start, start + grant->mr->length, grant->start - start,
                             grant->access}))
       return false;
@@ -205,7 +206,7 @@ void Grants::changed(Region& region, const Region& now) noexcept {
 
 void Grants::end(Grant& grant, const Held& /*held*/) noexcept {
   const provider::Inside inside;
-  const auto from = reinterpret_cast<uintptr_t>(grant.mr->addr);
+  const uintptr_t from = grant.from;
   count(grant, -1);
   world_.provider.real().ibv_dereg_mr(grant.mr);
   if (grant.leased) {

@@ -65,6 +65,7 @@ struct Grant {
   // Under the lock of Grants: null once the region is gone, which may be while the peer is told.
   ibv_mr* mr = nullptr;
   Region* region = nullptr;
+  uintptr_t from = 0; // first address of it, as the process has it
   // What the peer is told.
   uint32_t rkey = 0;
   uint64_t start = 0; // first address of it, as work requests use them

@@ -410,8 +410,7 @@ int Regions::lease(uint32_t key, uint64_t address, uint64_t length, std::shared_
   // A message that stands in staging would come to its place only when the program polls, after
   // whatever the peer's device does there later. Who stages one looks at the leases afterwards.
   const StagedReceives* const staged = world_.parts.staged_receives.made();
-  if (staged == nullptr ||
-      !staged->meet(reinterpret_cast<uintptr_t>(grant->mr->addr), grant->bytes))
+  if (staged == nullptr || !staged->meet(grant->from, grant->bytes))
     return 0;
   grants_->take_back(std::exchange(grant, nullptr));
   return EAGAIN;

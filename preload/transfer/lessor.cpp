@@ -79,7 +79,7 @@ uint32_t Lessor::give(std::shared_ptr<registration::Grant> lease) {
     }
     while (++next_ == 0 || leases_.contains(next_)) {
     }
-    const unsigned stripe = memory::stripe_of(reinterpret_cast<uintptr_t>(lease->mr->addr));
+    const unsigned stripe = memory::stripe_of(lease->from); // its region may have ended since
     at = leases_.emplace(next_, Lease{lease, stripe}).first;
     bytes_ += lease->charged;
     at->second.counted = recalls.out(stripe);
