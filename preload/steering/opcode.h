@@ -99,6 +99,11 @@ constexpr unsigned remote_right(ibv_wr_opcode opcode) noexcept {
                                       : IBV_ACCESS_REMOTE_WRITE;
 }
 
+// Bytes of the peer's memory that a one-sided request of `length` names.
+constexpr uint64_t remote_bytes(ibv_wr_opcode opcode, uint64_t length) noexcept {
+  return is_atomic(opcode) ? 8 : length; // its elements may have more
+}
+
 // What a successful completion of the request is called.
 constexpr ibv_wc_opcode completion_opcode(ibv_wr_opcode opcode) noexcept {
   switch (opcode) {

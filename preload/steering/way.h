@@ -102,6 +102,11 @@ using WayTable = std::span<const WayRow* const>;
 
 // What the ways that need a virtual key say: the peer must be linked and have said so of the key.
 Fit by_virtual_key(const Facts& facts) noexcept;
+// What the device rejects at post it shall reject at post: a misaligned or short operand. Longer
+// elements are its to judge: many write the first 8 bytes.
+inline bool is_sound_atomic(const Facts& facts) noexcept {
+  return facts.length >= 8 && (facts.remote_address & 7) == 0;
+}
 
 // The device's part of a request: its elements are lent to the device and `wr` is posted with them.
 Step post_with_elements(Seat& seat, Request& r, const ibv_send_wr& wr, LaneOwner& owner, int& why);

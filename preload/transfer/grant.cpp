@@ -100,6 +100,8 @@ Step Grant::issue(Request& r, int& why) {
   r.sent = window->id;
   ++window->in_use;
   const Step step = post_with_elements(seat_, r, wr, *this, why);
+  if (step == Step::issued && r.signaled)
+    seat_.messages.touch(r);
   if (step != Step::issued) {
     left(r);
     if (reports)
@@ -179,12 +181,9 @@ void Grant::gone() {
   windows_.clear();
 }
 
-// What the device rejects at post it shall reject at post: a misaligned or short operand. Longer
-// elements are its to judge: many write the first 8 bytes.
 Fit fits(const Facts& facts) noexcept {
-  if (!is_atomic(facts.opcode) || facts.length < 8 || (facts.remote_address & 7) != 0)
-    return Fit::no;
-  return by_virtual_key(facts);
+  return is_atomic(facts.opcode) && is_sound_atomic(facts) && !facts.leased ? by_virtual_key(facts)
+                                                                            : Fit::no;
 }
 
 std::unique_ptr<Way> make(Seat& seat) {

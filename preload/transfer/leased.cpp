@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-// The way of READs and WRITEs, with an immediate or not, of what the peer's process leases: by the
-// device, as of a pinned region, with the lease's real key in place of the virtual one.
+// The way of READs, WRITEs, with an immediate or not, and atomics on what this process leases of
+// its peer's memory: by the device, as on a pinned region, with the lease's real key in place of
+// the virtual one.
 #include "steering/elements.h"
 #include "steering/opcode.h"
 #include "steering/way.h"
@@ -53,16 +54,17 @@ Step Leased::issue(Request& r, int& why) {
   const std::shared_ptr<Leases> leases =
       seat_.messages.joined() ? seat_.messages.leases() : nullptr;
   uses_.reserve(uses_.size() + 1);
-  Lease* const lease = leases ? leases->use(r.wr.wr.rdma.rkey, r.wr.wr.rdma.remote_addr, r.length,
-                                            remote_right(r.wr.opcode))
-                              : nullptr;
+  Lease* const lease =
+      leases ? leases->use(remote_key(r.wr), remote_address(r.wr),
+                           remote_bytes(r.wr.opcode, r.length), remote_right(r.wr.opcode))
+             : nullptr;
   if (lease == nullptr) { // it has been called back since it was chosen for
     seat_.carrier.again(r);
     return Step::changed;
   }
   uses_.push_back({r.seq, lease, leases});
   ibv_send_wr wr = r.wr;
-  wr.wr.rdma.rkey = lease->rkey;
+  (is_atomic(wr.opcode) ? wr.wr.atomic.rkey : wr.wr.rdma.rkey) = lease->rkey;
   const Step step = post_with_elements(seat_, r, wr, *this, why);
   if (step != Step::issued)
     ended(r);
@@ -90,7 +92,9 @@ constexpr uint64_t along_max = 8 << 10; // bytes
 
 Fit fits(const Facts& facts) noexcept {
   const bool along = facts.beside_unload && facts.length <= along_max;
-  return facts.leased && !along && !is_atomic(facts.opcode) ? by_virtual_key(facts) : Fit::no;
+  if (!facts.leased || (is_atomic(facts.opcode) ? !is_sound_atomic(facts) : along))
+    return Fit::no;
+  return by_virtual_key(facts);
 }
 
 std::unique_ptr<Way> make(Seat& seat) {

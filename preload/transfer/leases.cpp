@@ -10,6 +10,7 @@ namespace adverb::transfer {
 
 namespace {
 constexpr size_t never_max = 4096; // keys; beyond, all are asked anew
+constexpr uint32_t often = 16 * Touches::one;
 
 uint32_t term_at(Leases::Time now) {
   return static_cast<uint32_t>(1 + (now / Leases::term));
@@ -20,15 +21,16 @@ Lease* Leases::find(uint32_t key, uint64_t address, uint64_t length, unsigned ri
   const auto at = by_key_.find(key);
   if (at == by_key_.end())
     return nullptr;
-  const auto& all = at->second;
+  const auto& [all, longest] = at->second;
   auto next = std::ranges::upper_bound(all, address, {}, &Lease::start);
   while (next != all.begin()) {
     Lease* const lease = *--next;
-    if (address - lease->start < lease->bytes &&
-        length <= lease->bytes - (address - lease->start) && (lease->access & right) == right)
+    const uint64_t within = address - lease->start;
+    if (within < lease->bytes && length <= lease->bytes - within &&
+        (lease->access & right) == right)
       return lease;
-    if (lease->start + lease->bytes <= address)
-      break; // of parts of one size the ones before it lie before it
+    if (within >= longest)
+      break;
   }
   return nullptr;
 }
@@ -94,8 +96,8 @@ size_t Leases::uses_of_gone() const noexcept {
 void Leases::drop(Lease& lease) noexcept {
   const auto at = by_key_.find(lease.key);
   assert(!lease.gone && at != by_key_.end());
-  std::erase(at->second, &lease);
-  if (at->second.empty())
+  std::erase(at->second.all, &lease);
+  if (at->second.all.empty())
     by_key_.erase(at);
   lease.gone = true;
   standing_[lease.place] = standing_.back();
@@ -112,11 +114,12 @@ bool Leases::wanted(uint32_t key, uint64_t address, uint64_t length, Time now) {
   const std::lock_guard hold(lock_);
   if (length > longest || never_.contains(key))
     return false;
-  constexpr uint64_t part = uint64_t{1} << Touches::part_bits;
-  if ((address ^ (address + length - 1)) >= part && length <= part)
-    return false; // the next one may lie within
   const Touches::Part& touched = touches_.touch(key, address, length, term_at(now));
-  if (touched.count < Touches::twice || touched.asked == touched.term)
+  // A short one that lies in two parts would be leased both, which others of their own may be by
+  // then: the next one may lie within.
+  constexpr uint64_t part = uint64_t{1} << Touches::part_bits;
+  const bool in_two = (address ^ (address + length - 1)) >= part && length <= part / 2;
+  if (touched.count < (in_two ? often : Touches::twice) || touched.asked == touched.term)
     return false;
   if (!is_full(now))
     return true;
@@ -204,7 +207,7 @@ bool Leases::add(const Lease& lease) {
         return other.number == lease.number;
       }))
     return false;
-  auto& all = by_key_[lease.key];
+  auto& [all, longest] = by_key_[lease.key];
   all.reserve(all.size() + 1); // what needs memory comes first
   standing_.reserve(standing_.size() + 1);
   leases_.push_back(lease);
@@ -214,6 +217,7 @@ bool Leases::add(const Lease& lease) {
   mine->place = standing_.size();
   standing_.push_back(mine);
   all.insert(std::ranges::upper_bound(all, mine->start, {}, &Lease::start), mine);
+  longest = std::max(longest, mine->bytes);
   live_.fetch_add(1);
   return true;
 }

@@ -49,7 +49,7 @@ public:
   static constexpr std::chrono::milliseconds term{1000};
   static constexpr size_t leases_max = 4096;
   // Bytes of the longest request that a lease is asked for: owners refuse what is much longer.
-  static constexpr uint64_t longest = 1 << 20;
+  static constexpr uint64_t longest = 8 << 20;
   using Time = std::chrono::nanoseconds; // of the World's clock
 
   // Whether there may be any. Takes no lock.
@@ -102,9 +102,13 @@ private:
   mutable Mutex lock_;
   Atomic<uint32_t> live_{0};
   List leases_;
-  std::unordered_map<uint32_t, std::vector<Lease*>> by_key_; // of those that are not gone, by start
-  std::vector<Lease*> standing_;                             // those that are not gone
-  size_t hand_ = 0; // of these, the first to be looked at next
+  struct OfKey {
+    std::vector<Lease*> all; // by start
+    uint64_t longest = 0;    // bytes of one there has been
+  };
+  std::unordered_map<uint32_t, OfKey> by_key_; // of those that are not gone
+  std::vector<Lease*> standing_;               // those that are not gone
+  size_t hand_ = 0;                            // of these, the first to be looked at next
   std::unordered_map<uint32_t, bool> never_;
   Touches touches_;
   bool full_ = false;              // so the owner said

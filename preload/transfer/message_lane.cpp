@@ -131,7 +131,8 @@ bool MessageLane::is_leased(const Request& r) const {
   const Leases& leases = *initiator_->leases();
   return leases.any() && r.length != 0 &&
          initiator_->leases()->covers(steering::remote_key(r.wr), steering::remote_address(r.wr),
-                                      r.length, steering::remote_right(r.wr.opcode));
+                                      steering::remote_bytes(r.wr.opcode, r.length),
+                                      steering::remote_right(r.wr.opcode));
 }
 
 void MessageLane::touch(const Request& r) {
@@ -140,28 +141,29 @@ void MessageLane::touch(const Request& r) {
     return;
   const uint32_t key = steering::remote_key(r.wr);
   const uint64_t address = steering::remote_address(r.wr);
+  const uint64_t length = steering::remote_bytes(r.wr.opcode, r.length);
   Leases& leases = *initiator_->leases();
-  if (leases.name(key, address, r.length, steering::remote_right(r.wr.opcode))) {
+  if (leases.name(key, address, length, steering::remote_right(r.wr.opcode))) {
     world_.counters.count(Counter::posts_leased_along);
     return;
   }
   if (leasing_ >= leasing_max)
     return;
   const auto now = world_.clock.now();
-  if (!leases.wanted(key, address, r.length, now))
+  if (!leases.wanted(key, address, length, now))
     return;
   std::byte* message = initiator_->begin_aside(handle_);
   if (message == nullptr)
     return;
-  const Leases::Ask ask = leases.ask(key, address, r.length, now);
+  const Leases::Ask ask = leases.ask(key, address, length, now);
   RequestHeader h{};
   h.kind = static_cast<uint8_t>(Kind::lease);
   h.run = run_;
   h.target = remote_;
   h.source = handle_;
   h.total_address = h.address = address;
-  h.total = r.length;
-  h.length = static_cast<uint32_t>(r.length);
+  h.total = length;
+  h.length = static_cast<uint32_t>(length);
   h.key = key;
   h.request = key | uint64_t{ask.heat} << 32; // which the answer names, too
   h.receive = ask.instead_of;

@@ -12,7 +12,8 @@
 
 namespace adverb::steering {
 extern const WayFunctions leased_way; // transfer/leased.cpp
-}
+extern const WayFunctions grant_way;  // transfer/grant.cpp
+} // namespace adverb::steering
 
 namespace {
 
@@ -214,6 +215,27 @@ TEST_CASE("what is short goes along with what the peer's CPU has before it, thou
   CHECK(leased_way.fits(facts) == Fit::yes);
 }
 
+TEST_CASE(
+    "an atomic goes by a lease, or else by a window of its own, and none does that is not sound") {
+  using namespace adverb::steering;
+  Facts facts;
+  facts.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
+  facts.length = 8;
+  facts.connected = true;
+  facts.peer = adverb::steering::Peer::linked;
+  facts.key.kind = KeyVerdict::Kind::virtual_key;
+  CHECK(grant_way.fits(facts) == Fit::yes);
+  CHECK(leased_way.fits(facts) == Fit::no);
+  facts.leased = true;
+  CHECK(grant_way.fits(facts) == Fit::no);
+  CHECK(leased_way.fits(facts) == Fit::yes);
+  facts.beside_unload = true; // the CPU does none
+  CHECK(leased_way.fits(facts) == Fit::yes);
+  facts.remote_address = 4;
+  CHECK(leased_way.fits(facts) == Fit::no);
+  CHECK(grant_way.fits(facts) == Fit::no);
+}
+
 TEST_CASE("what was used in terms gone by counts half for each") {
   Leases leases;
   leases.add(part(1, 0x10000, 0x10000));
@@ -230,6 +252,26 @@ TEST_CASE("what was used in terms gone by counts half for each") {
   for (int i = 0; i < 100 && !leases.wanted(key, 0x90000, 8, 10s); ++i) {
   }
   CHECK(leases.ask(key, 0x90000, 8, 10s).instead_of == 1);
+}
+
+TEST_CASE("a short request that lies in two parts is asked for when it is named often") {
+  Leases leases;
+  int named = 1;
+  while (named < 100 && !leases.wanted(key, 0x1fffc, 8, 0s))
+    ++named;
+  CHECK(named == 16);
+  // A long one always does, where the program's memory begins within a part.
+  CHECK_FALSE(leases.wanted(key, 0x48000, 0x10000, 0s));
+  CHECK(leases.wanted(key, 0x48000, 0x10000, 0s));
+}
+
+TEST_CASE("a short lease in the midst of a long one does not hide it") {
+  Leases leases;
+  leases.add(part(1, 0x100000, 0x100000));
+  leases.add(part(2, 0x110000, 0x10000));
+  CHECK(leases.covers(key, 0x140000, 8, IBV_ACCESS_REMOTE_READ));
+  CHECK(leases.covers(key, 0x11fff8, 16, IBV_ACCESS_REMOTE_READ));
+  CHECK_FALSE(leases.covers(key, 0x200000, 8, IBV_ACCESS_REMOTE_READ));
 }
 
 TEST_CASE("a request that is too long to be leased is not asked for, and costs its key nothing") {
