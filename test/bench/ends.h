@@ -29,6 +29,7 @@ template <typename T> T exchange(int socket, const T& mine) {
 
 inline constexpr int rights =
     IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+inline constexpr int rights_and_atomics = rights | IBV_ACCESS_REMOTE_ATOMIC;
 
 struct Device {
   ibv_context* context = nullptr;
@@ -66,12 +67,13 @@ struct End {
     qp = ibv_create_qp(device.pd, &init);
     must(qp != nullptr, "ibv_create_qp");
   }
-  // `gid`: the peer's; null: it is on this host.
-  void connect(Device& device, uint32_t peer, const ibv_gid* gid = nullptr, uint8_t timeout = 14) {
+  // `gid`: the peer's; null: it is on this host. `access`: what the peer may do.
+  void connect(Device& device, uint32_t peer, const ibv_gid* gid = nullptr, uint8_t timeout = 14,
+               int access = rights) {
     ibv_qp_attr attr{};
     attr.qp_state = IBV_QPS_INIT;
     attr.port_num = 1;
-    attr.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+    attr.qp_access_flags = static_cast<unsigned>(access);
     must(ibv_modify_qp(qp, &attr,
                        IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0,
          "INIT");

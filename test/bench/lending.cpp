@@ -4,6 +4,8 @@
 //
 //   bench_lending one|two|best read|write OUTSTANDING COUNT TABLE HOT scattered|clustered SKEW
 //   bench_lending unmap COUNT idle|busy
+//   bench_lending hot read|write|atomic|send BYTES OUTSTANDING COUNT
+//   bench_lending dereg COUNT
 //
 // TABLE and HOT are bytes, of slots of 4 KiB. SKEW: how many of a hundred requests are for the
 // first HOT bytes' slots, evenly, the others for all the rest; or "zipf", for all slots by Zipf's
@@ -20,6 +22,11 @@
 // `unmap`: parts of the table are given back to the kernel COUNT times, each after the peer has
 // read it often; prints the median and the 99th percentile of nanoseconds that takes, and the
 // median for a part that nobody has read. `busy`: the peer goes on reading meanwhile.
+//
+// `hot`: the same BYTES of the peer's again and again; of a send the peer has as many receives
+// posted. Half of COUNT is not measured. Prints nanoseconds per request.
+// `dereg`: 256 parts that the peer has read often end with their region, COUNT times; prints the
+// median and the longest time of ibv_dereg_mr() in nanoseconds.
 #include "ends.h"
 
 #include <algorithm>
@@ -137,9 +144,13 @@ struct Table {
     must(at != MAP_FAILED && madvise(at, bytes, MADV_NOHUGEPAGE) == 0, "mmap");
     memory = static_cast<char*>(at);
     memset(memory, 1, bytes);
-    mr = ibv_reg_mr(device.pd, at, bytes, bench::rights);
+    reg(device, bytes);
+  }
+  void reg(Device& device, uint64_t bytes) {
+    mr = ibv_reg_mr(device.pd, memory, bytes, bench::rights_and_atomics);
     must(mr != nullptr, "ibv_reg_mr");
   }
+  uint64_t address() const { return reinterpret_cast<uintptr_t>(memory); }
 };
 
 // The asking end: two queue pairs, of which `one` uses the first.
@@ -260,15 +271,160 @@ void unmap_by_turns(const Wanted& wanted, Table& table, int socket) {
          read_often[read_often.size() * 99 / 100], unread[unread.size() / 2]);
 }
 
+// One end of a queue pair whose peer's memory is all hot.
+struct HotEnd {
+  Device device;
+  End end;
+  Table table;
+  Told peer{};
+  HotEnd(uint64_t bytes, int socket)
+      : end(device, depth, std::max<uint64_t>(bytes, 64)),
+        table(device, std::max<uint64_t>(bytes, slot_bytes)) {
+    const Told mine{{end.qp->qp_num, 0}, {table.mr->rkey, 0}, {table.address(), 0}};
+    peer = exchange(socket, mine);
+    end.connect(device, peer.qpn[0], nullptr, 14, bench::rights_and_atomics);
+    exchange(socket, 'c');
+  }
+};
+
+ibv_wr_opcode opcode_of(const char* word) {
+  return strcmp(word, "read") == 0     ? IBV_WR_RDMA_READ
+         : strcmp(word, "atomic") == 0 ? IBV_WR_ATOMIC_FETCH_AND_ADD
+         : strcmp(word, "send") == 0   ? IBV_WR_SEND
+                                       : IBV_WR_RDMA_WRITE;
+}
+
+// `count` receives, of which never fewer than the peer may have under way are posted.
+void receive_all(HotEnd& me, uint64_t bytes, uint64_t count, int socket) {
+  uint64_t posted = 0, taken = 0;
+  const auto post = [&] {
+    ibv_sge sge{me.table.address(), static_cast<uint32_t>(bytes), me.table.mr->lkey};
+    ibv_recv_wr wr{}, *bad = nullptr;
+    wr.sg_list = &sge;
+    wr.num_sge = 1;
+    must(ibv_post_recv(me.end.qp, &wr, &bad) == 0, "ibv_post_recv");
+    ++posted;
+  };
+  while (posted < std::min<uint64_t>(depth, count))
+    post();
+  exchange(socket, 'r');
+  ibv_wc wc[16];
+  while (taken < count) {
+    const int n = ibv_poll_cq(me.end.cq, 16, wc);
+    must(n >= 0, "ibv_poll_cq");
+    for (int i = 0; i < n; ++i) {
+      must(wc[i].status == IBV_WC_SUCCESS, "a receive");
+      ++taken;
+      if (posted < count)
+        post();
+    }
+  }
+}
+
+double ask_hot(HotEnd& me, ibv_wr_opcode opcode, uint64_t bytes, uint64_t outstanding,
+               uint64_t count) {
+  ibv_sge sge{reinterpret_cast<uintptr_t>(me.end.memory.data()), static_cast<uint32_t>(bytes),
+              me.end.mr->lkey};
+  ibv_send_wr wr{}, *bad = nullptr;
+  wr.sg_list = &sge;
+  wr.num_sge = 1;
+  wr.opcode = opcode;
+  wr.send_flags = IBV_SEND_SIGNALED;
+  if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD)
+    wr.wr.atomic = {me.peer.address[0], 1, 0, me.peer.rkey[0]};
+  else if (opcode != IBV_WR_SEND)
+    wr.wr.rdma = {me.peer.address[0], me.peer.rkey[0]};
+  uint64_t posted = 0, done = 0;
+  auto start = Clock::now();
+  ibv_wc wc[16];
+  while (done < count) {
+    for (; posted < count && posted - done < outstanding; ++posted) {
+      if (posted == count / 2)
+        start = Clock::now();
+      must(ibv_post_send(me.end.qp, &wr, &bad) == 0, "ibv_post_send");
+    }
+    const int n = ibv_poll_cq(me.end.cq, 16, wc);
+    must(n >= 0, "ibv_poll_cq");
+    for (int i = 0; i < n; ++i)
+      must(wc[i].status == IBV_WC_SUCCESS, "a completion");
+    done += static_cast<uint64_t>(n);
+  }
+  return std::chrono::duration<double, std::nano>(Clock::now() - start).count() /
+         static_cast<double>(count - (count / 2));
+}
+
+int hot(const char* word, uint64_t bytes, uint64_t outstanding, uint64_t count) {
+  must(bytes >= 8 && outstanding >= 1 && outstanding < depth && count >= 2, "the command line");
+  int sockets[2];
+  must(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0, "socketpair");
+  const ibv_wr_opcode opcode = opcode_of(word);
+  const pid_t child = fork();
+  const int socket = sockets[child == 0 ? 1 : 0];
+  HotEnd me(bytes, socket);
+  if (child == 0) {
+    if (opcode == IBV_WR_SEND)
+      receive_all(me, bytes, count, socket);
+    return exchange(socket, 'e') == 'e' ? 0 : 1;
+  }
+  if (opcode == IBV_WR_SEND)
+    exchange(socket, 'r');
+  printf("%.1f\n", ask_hot(me, opcode, bytes, outstanding, count));
+  exchange(socket, 'e');
+  int status = 0;
+  must(waitpid(child, &status, 0) == child && status == 0, "the other process");
+  return 0;
+}
+
+int dereg(uint64_t count) {
+  constexpr uint64_t parts = 256;
+  int sockets[2];
+  must(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0, "socketpair");
+  const pid_t child = fork();
+  const int socket = sockets[child == 0 ? 1 : 0];
+  HotEnd me(parts * part_bytes, socket);
+  std::vector<double> took;
+  for (uint64_t i = 0; i < count; ++i) {
+    me.peer = exchange(
+        socket, Told{{me.end.qp->qp_num, 0}, {me.table.mr->rkey, 0}, {me.table.address(), 0}});
+    const uint64_t first = me.peer.address[0];
+    for (uint64_t at = 0; child != 0 && at < parts * part_bytes * 8; at += part_bytes) {
+      me.peer.address[0] = first + (at % (parts * part_bytes));
+      ask_hot(me, IBV_WR_RDMA_READ, 8, 1, 2);
+    }
+    exchange(socket, 'r');
+    const auto start = Clock::now();
+    must(ibv_dereg_mr(me.table.mr) == 0, "ibv_dereg_mr");
+    took.push_back(std::chrono::duration<double, std::nano>(Clock::now() - start).count());
+    me.table.reg(me.device, parts * part_bytes);
+  }
+  exchange(socket, 'e');
+  if (child != 0) { // whose own nobody reads
+    int status = 0;
+    must(waitpid(child, &status, 0) == child && status == 0, "the other process");
+    return 0;
+  }
+  std::ranges::sort(took);
+  printf("%.0f %.0f\n", took[took.size() / 2], took.back());
+  fflush(stdout);
+  return 0;
+}
+
 } // namespace
 
 int main(int argc, char** argv) {
+  if (argc == 6 && strcmp(argv[1], "hot") == 0)
+    return hot(argv[2], strtoull(argv[3], nullptr, 0), strtoull(argv[4], nullptr, 0),
+               strtoull(argv[5], nullptr, 0));
+  if (argc == 3 && strcmp(argv[1], "dereg") == 0)
+    return dereg(strtoull(argv[2], nullptr, 0));
   Wanted wanted;
   const bool unmap = argc == 4 && strcmp(argv[1], "unmap") == 0;
   if (argc != 9 && !unmap) {
     fputs("usage: bench_lending one|two|best read|write OUTSTANDING COUNT TABLE HOT "
           "scattered|clustered SKEW\n"
-          "       bench_lending unmap COUNT idle|busy\n",
+          "       bench_lending unmap COUNT idle|busy\n"
+          "       bench_lending hot read|write|atomic|send BYTES OUTSTANDING COUNT\n"
+          "       bench_lending dereg COUNT\n",
           stderr);
     return 2;
   }
@@ -305,7 +461,7 @@ int main(int argc, char** argv) {
       const size_t i = tables.size();
       tables.emplace_back(device, bytes);
       mine.rkey[i] = tables[i].mr->rkey;
-      mine.address[i] = reinterpret_cast<uintptr_t>(tables[i].memory);
+      mine.address[i] = tables[i].address();
     }
   asker.peer = exchange(socket, mine);
   for (int i = 0; i < 2; ++i)

@@ -16,6 +16,10 @@ COUNT = 60000            # requests of a run that is timed, after as many to war
 HIT_COUNT = 200000       # of one whose hits are counted, from the first on
 UNMAPS = 1000
 SKEWS = ("zipf", "100", "99", "90", "50", "0")
+DEREGS = 50
+SIZES = (8, 4096, 65536, 1 << 20, 8 << 20)
+LATENCY = 1.10           # times as long as stock where all is hot, one outstanding
+RATE = 1 / 0.95          # and sixteen
 BESIDE = 1 / 0.7         # times as long as the program that knew
 OF_BEST = 1 / 0.9        # hits that a cache that knows the future has, for each
 
@@ -67,6 +71,34 @@ def time_rows(native, elastic, known):
                        "title": f"{operation.upper()} of 4 KiB, {outstanding} outstanding, {skew}", **row}
 
 
+def all_hot(scratch):
+    """Nothing is pinned for the programs, at either end."""
+    path = os.path.join(scratch, "hot.json")
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump({"version": 1, "pinned_budget": "64MiB", "rules": [{"register": "elastic"}]}, file)
+    return path
+
+
+def hot_rows(native, path):
+    """Latency with one outstanding, rate of small ones and bandwidth of large ones with sixteen"""
+    for operation, sizes in (("read", SIZES), ("write", SIZES), ("send", SIZES), ("atomic", (8,))):
+        for size in sizes:
+            for outstanding in (1, 16):
+                words = operation, size, outstanding, max(60, min(40000, (1 << 30) // size))
+                row = paired(lambda words=words: native.run(False, "hot", *words)[0],
+                             lambda words=words: native.run(True, "hot", *words, ADVERB_POLICY=path)[0],
+                             LATENCY if outstanding == 1 else RATE)
+                yield {"name": f"hot_{operation}_{size}_x{outstanding}",
+                       "title": f"{operation.upper()} of {size} bytes, {outstanding} outstanding", **row}
+
+
+def dereg_rows(native, path):
+    adverb = native.run(True, "dereg", DEREGS, ADVERB_POLICY=path)
+    stock = native.run(False, "dereg", DEREGS)
+    yield {"name": "dereg_leased", "title": "ibv_dereg_mr, 256 parts leased, us", "stock": stock[0],
+           "median": adverb[0], "value": adverb[1], "bar": 5e6}
+
+
 def unmap_rows(native, elastic):
     idle, busy = (native.run(True, "unmap", UNMAPS, holder, ADVERB_POLICY=elastic) for holder in ("idle", "busy"))
     stock = native.run(False, "unmap", UNMAPS, "idle")
@@ -82,7 +114,8 @@ def run(build):
         with tempfile.TemporaryDirectory() as scratch:
             elastic, known = policy(scratch, "elastic", "elastic"), policy(scratch, "known", "none")
             return [*hit_rows(native, scratch, elastic), *unmap_rows(native, elastic),
-                    *time_rows(native, elastic, known)]
+                    *dereg_rows(native, all_hot(scratch)), *time_rows(native, elastic, known),
+                    *hot_rows(native, all_hot(scratch))]
     finally:
         native.close()
 
@@ -96,7 +129,12 @@ def show(rows):
     for r in (r for r in rows if "busy" in r):
         bar = f"{r['bar'] / 1000:7.0f}" if "bar" in r else "      -"
         print(f"{r['title']:40}{r['stock'] / 1000:8.1f}{r['value'] / 1000:8.1f}{r['busy'] / 1000:8.1f}{bar}")
-    print(f"{'microseconds per request':46}{'known':>9}{'adverb':>9}{'ratio':>7}{'95% of it':>15}{'bar':>7}")
+    for r in (r for r in rows if r["name"] == "dereg_leased"):
+        print(f"{r['title']:40}{r['stock'] / 1000:8.1f}{r['median'] / 1000:8.1f}{r['value'] / 1000:8.1f}"
+              f"{r['bar'] / 1000:7.0f} (stock; median and longest)")
     for r in (r for r in rows if "ratio" in r):
+        if r["name"] in ("read_x1_zipf", "hot_read_8_x1"):
+            beside = "known" if r["name"] == "read_x1_zipf" else "stock"
+            print(f"{'microseconds per request':46}{beside:>9}{'adverb':>9}{'ratio':>7}{'95% of it':>15}{'bar':>7}")
         print(f"{r['title']:46}{r['stock'] / 1000:9.2f}{r['adverb'] / 1000:9.2f}{r['ratio']:7.2f}"
               f"{r['low']:8.2f} ..{r['high']:5.2f}{r['bar']:7.2f} {r['verdict']}")
