@@ -16,10 +16,12 @@
 #include <cstdint>
 #include <cstring>
 #include <malloc.h>
+#include <memory>
 #include <random>
 #include <string>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <thread>
 #include <unistd.h>
 #include <utility>
 
@@ -34,12 +36,23 @@ constexpr size_t page = 4096;
 constexpr size_t arena_bytes = 8 << 20;
 constexpr size_t hot_bytes = 512 << 10;
 constexpr size_t heap_bytes = 1 << 20; // above the threshold: a mapping of its own
+constexpr int meeting = 4;             // requests under way
 constexpr uint32_t least = 2048;       // bytes of a message, too many to be copied
 constexpr uint32_t most = 256 << 10;
 
-enum class Change : uint8_t { none, dontneed, free_later, over, unmapped, moved, forked, changes };
+enum class Change : uint8_t {
+  none,
+  dontneed,
+  free_later,
+  over,
+  unmapped,
+  moved,
+  forked,
+  guarded,
+  changes
+};
 constexpr std::array names{"none",   "MADV_DONTNEED", "MADV_FREE", "MAP_FIXED",
-                           "munmap", "mremap",        "fork"};
+                           "munmap", "mremap",        "fork",      "mprotect"};
 static_assert(names.size() == static_cast<size_t>(Change::changes));
 
 char* map(void* at, size_t bytes) {
@@ -97,6 +110,11 @@ void change(Change what, char* at, size_t length) {
     must(waitpid(child, nullptr, 0) == child, "waitpid");
     break;
   }
+  case Change::guarded: // and had again with all rights, its pages being the same
+    must(mprotect(from, bytes, PROT_READ) == 0 &&
+             mprotect(from, bytes, PROT_READ | PROT_WRITE) == 0,
+         "mprotect");
+    break;
   case Change::none:
   case Change::changes:
     break;
@@ -117,7 +135,7 @@ public:
   std::string run() {
     std::string why;
     while (why.empty() && Clock::now() < end_) {
-      why = below(2) == 0 ? reach() : below(8) == 0 ? again_from_heap() : again();
+      why = round();
       ++rounds_;
     }
     return why;
@@ -136,10 +154,33 @@ public:
     must(ibv_dereg_mr(area.mr) == 0, "ibv_dereg_mr");
     return {};
   }
+  void end() {
+    for (const Area* area : {&source_, &sink_, &hot_})
+      must(ibv_dereg_mr(area->mr) == 0, "ibv_dereg_mr");
+  }
   uint64_t rounds() const { return rounds_; }
   uint64_t changed() const { return changed_; }
 
 private:
+  std::string round() {
+    switch (below(16)) {
+    case 0:
+      return again_from_heap();
+    case 1:
+      return reach_heap();
+    case 2:
+      return reach_trimmed();
+    case 3:
+      return reach_stack();
+    case 4:
+    case 5:
+    case 6:
+    case 7:
+      return again();
+    default:
+      return reach();
+    }
+  }
   uint32_t below(uint32_t n) { return static_cast<uint32_t>(random_() % n); }
   Change any() {
     const auto what = static_cast<Change>(below(static_cast<uint32_t>(Change::changes)));
@@ -196,28 +237,35 @@ private:
     constexpr uint32_t longest = 8 << 10;
     const uint32_t length = 1 + below(longest);
     char* const there = hot_.memory + (below(4) * size_t{64 << 10}) + below(3 * longest);
-    char* const here = place(source_, length);
     Change what = any();
-    const bool meets = below(3) == 0;
+    char* const here = place(source_, length);
+    const bool meets = below(2) == 0;
     if (meets) {
       if (what == Change::unmapped || what == Change::moved) // which leave a gap for some instants
         what = Change::over;
-      for (int n = 0; n < 2; ++n)
-        post(IBV_WR_RDMA_READ, here, there, length);
+      for (int n = 0; n < meeting; ++n)
+        post(IBV_WR_RDMA_READ, here, hot_, there, length);
     }
     const std::string changed = std::string(names[static_cast<size_t>(what)]) + " where it is";
     change(what, there, length);
     const auto value = static_cast<char>(1 + (random_() % 255));
     memset(there, value, length);
-    for (int n = 0; meets && n < 2; ++n)
+    for (int n = 0; meets && n < meeting; ++n)
       if (const ibv_wc_status status = await(from_.cq); status != IBV_WC_SUCCESS)
         return std::string(ibv_wc_status_str(status)) + " (READ meanwhile): " + changed;
+    return look(hot_, there, length, value, changed);
+  }
+
+  // The other end reads what is there, and writes something else, by turns.
+  std::string look(Area& hot, char* there, uint32_t length, char value,
+                   const std::string& changed) {
+    char* const here = place(source_, length);
     char expected = value;
     for (uint32_t n = 0, most = 2 + below(12); n < most; ++n) {
       const bool reading = n % 2 == 0;
       const auto opcode = reading ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
       memset(here, reading ? 0 : ++expected, length);
-      post(opcode, here, there, length);
+      post(opcode, here, hot, there, length);
       if (const ibv_wc_status status = await(from_.cq); status != IBV_WC_SUCCESS)
         return std::string(ibv_wc_status_str(status)) + ": " + changed;
       const char* const found = reading ? here : there;
@@ -230,14 +278,94 @@ private:
     return {};
   }
 
-  void post(ibv_wr_opcode opcode, char* here, char* there, uint32_t length) {
+  // Fills a place of it, and looks.
+  std::string look_anew(Area& hot, const std::string& changed) {
+    const uint32_t length = 1 + below(8 << 10);
+    char* const there = hot.memory + below(static_cast<uint32_t>(hot.bytes) - length);
+    const auto value = static_cast<char>(1 + (random_() % 255));
+    memset(there, value, length);
+    return look(hot, there, length, value, changed);
+  }
+
+  // A block of the heap that the other end reaches, freed and had again at the same addresses.
+  std::string reach_heap() {
+    char* block = static_cast<char*>(malloc(heap_bytes));
+    must(block != nullptr, "malloc");
+    Area heap(device_, block, heap_bytes);
+    std::string why;
+    for (int times = 0; why.empty() && times < 4; ++times) {
+      for (int looks = 0; why.empty() && looks < 4; ++looks)
+        why = look_anew(heap, "freed and had again");
+      free(block);
+      char* const next = static_cast<char*>(malloc(heap_bytes));
+      must(next != nullptr, "malloc");
+      ++changed_;
+      if (std::exchange(block, next) != next)
+        break;
+    }
+    must(ibv_dereg_mr(heap.mr) == 0, "ibv_dereg_mr");
+    free(block);
+    return why;
+  }
+
+  // Small blocks at the end of the heap, which is trimmed, and grows again to where it was.
+  std::string reach_trimmed() {
+    constexpr size_t blocks = 16;
+    constexpr size_t bytes = 64 << 10;
+    std::array<char*, blocks> all{};
+    const auto take = [&] {
+      for (char*& block : all)
+        must((block = static_cast<char*>(malloc(bytes))) != nullptr, "malloc");
+    };
+    const auto give = [&] {
+      for (char* block : all)
+        free(block);
+      malloc_trim(0);
+    };
+    take();
+    const auto before = all;
+    Area last(device_, all.back(), bytes);
+    std::string why;
+    for (int times = 0; why.empty() && times < 4 && all == before; ++times) {
+      for (int looks = 0; why.empty() && looks < 4; ++looks)
+        why = look_anew(last, "the heap trimmed, and grown again");
+      give();
+      take();
+      ++changed_;
+    }
+    must(ibv_dereg_mr(last.mr) == 0, "ibv_dereg_mr");
+    give();
+    return why;
+  }
+
+  // The stacks of threads that follow each other.
+  std::string reach_stack() {
+    std::unique_ptr<Area> stack;
+    std::string why;
+    for (int times = 0; why.empty() && times < 4; ++times) {
+      std::thread thread([&] {
+        char here[256 << 10];
+        memset(here, 1, sizeof here);
+        if (!stack)
+          stack = std::make_unique<Area>(device_, here, sizeof here);
+        if (stack->memory == here)
+          why = look_anew(*stack, "the stack of a thread before");
+      });
+      thread.join();
+      ++changed_;
+    }
+    must(ibv_dereg_mr(stack->mr) == 0, "ibv_dereg_mr");
+    return why;
+  }
+
+  void post(ibv_wr_opcode opcode, char* here, const Area& hot, char* there, uint32_t length) {
     ibv_sge local{reinterpret_cast<uintptr_t>(here), length, source_.mr->lkey};
     ibv_send_wr wr{};
     wr.sg_list = &local;
     wr.num_sge = 1;
     wr.opcode = opcode;
     wr.send_flags = IBV_SEND_SIGNALED;
-    wr.wr.rdma = {reinterpret_cast<uintptr_t>(there), hot_.mr->rkey};
+    wr.wr.rdma = {reinterpret_cast<uintptr_t>(there), hot.mr->rkey};
     ibv_send_wr* bad = nullptr;
     must(ibv_post_send(from_.qp, &wr, &bad) == 0, "ibv_post_send");
   }
@@ -314,5 +442,7 @@ int main(int argc, char** argv) {
          static_cast<unsigned long long>(program.rounds()),
          static_cast<unsigned long long>(program.changed()));
   say("what is sent and received is what the addresses hold", why);
+  if (why.empty())
+    program.end();
   return 0;
 }
