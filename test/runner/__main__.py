@@ -9,7 +9,7 @@ import time
 
 import host
 import system
-from results import FAILED, SKIPPED, Report, Result, summary
+from results import FAILED, SKIPPED, Report, Result, longest, summary
 
 # In this order: what fails fast comes first, the VM last.
 SUITES = {
@@ -37,10 +37,14 @@ class Context:
     """What every suite needs to know of the run."""
 
     def __init__(self, repo, build, patterns, named, long):
+        self.times = {}  # (suite, test): seconds
         self.repo, self.build, self.patterns = repo, build, patterns
         self.long = long    # long tests, too
         self.named = named  # the suites were asked for by name
         self.logs = os.path.join(build, "test-logs")
+
+    def took(self, suite, test, seconds):
+        self.times[suite, test] = seconds
 
     def wanted(self, name):
         return not self.patterns or any(fnmatch.fnmatch(name, p) for p in self.patterns)
@@ -96,7 +100,8 @@ def main():
     for result in failures:
         print(f"\n--- {result.suite}: {result.name}{': ' + result.reason if result.reason else ''}")
         print("\n".join(result.output.rstrip().splitlines()[-60:]))
-    print("\n" + summary(report), flush=True)
+    print("\n" + longest(context.times))
+    print(summary(report), flush=True)
     # A run without a single test proves nothing.
     return 1 if failures or all(r.outcome == SKIPPED for r in report.results) else 0
 

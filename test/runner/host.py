@@ -6,13 +6,17 @@ import json
 import os
 import subprocess
 import tempfile
+import time
 
 import process
+from parallel import in_order
 from results import FAILED, Result, from_tap
 
 
 # With TSan, the slowest: where threads meet. Of verify a few families only (test/verify/loopback.sh).
 TSAN_TESTS = ("stress_*", "verify_*")
+# Programs of one thread each, most of them.
+AT_ONCE = {"unit": 2}
 
 
 def programs(build, suite, wanted=lambda name: True):
@@ -47,18 +51,26 @@ def run_catch2(suite, name, command, timeout, environment):
     return results
 
 
+def run_program(suite, context, test, environment):
+    # Meson's own limits are for an idle machine.
+    timeout = 3 * float(test["timeout"] or 300)
+    environment = {**test["env"], **environment}
+    start = time.monotonic()
+    if test["protocol"] == "tap":
+        output, status = process.run(test["cmd"], timeout, environment)
+        context.keep(suite, test["name"], output)
+        results = from_tap(suite, test["name"], output, status)
+    else:
+        results = run_catch2(suite, test["name"], test["cmd"], timeout, environment)
+    context.took(suite, test["name"], time.monotonic() - start)
+    return results
+
+
 def run_programs(suite, context, meson_suite=None, build=None, environment=None, wanted=None):
     """Runs the meson tests of a suite: Catch2 programs, and those that declare `protocol: 'tap'`."""
-    for test in programs(build or context.build, meson_suite or suite, wanted or context.wanted):
-        # Meson's own limits are for an idle machine.
-        timeout = 3 * float(test["timeout"] or 300)
-        environment_of_test = {**test["env"], **(environment or {})}
-        if test["protocol"] == "tap":
-            output, status = process.run(test["cmd"], timeout, environment_of_test)
-            context.keep(suite, test["name"], output)
-            yield from from_tap(suite, test["name"], output, status)
-        else:
-            yield from run_catch2(suite, test["name"], test["cmd"], timeout, environment_of_test)
+    tests = programs(build or context.build, meson_suite or suite, wanted or context.wanted)
+    yield from in_order([lambda test=test: run_program(suite, context, test, environment or {}) for test in tests],
+                        AT_ONCE.get(suite, 1))
 
 
 def run_scripts(suite, context, folder, build=None, environment=None):
@@ -69,10 +81,12 @@ def run_scripts(suite, context, folder, build=None, environment=None):
         if not context.wanted(name):
             continue
         timeout = float(process.headers(path).get("timeout", 300))
+        start = time.monotonic()
         output, status = process.run(
             [path], timeout, {"ADVERB_BUILD": build, "ADVERB_REPO": context.repo, **(environment or {})},
             cwd=context.repo)
         context.keep(suite, name, output)
+        context.took(suite, name, time.monotonic() - start)
         yield from from_tap(suite, name, output, status)
 
 

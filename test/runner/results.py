@@ -69,6 +69,12 @@ def from_tap(suite, script, output, status):
     return results
 
 
+def longest(times, most=12):
+    """Where the time goes: what makes room for more tests."""
+    ordered = sorted(times.items(), key=lambda entry: -entry[1])[:most]
+    return "longest: " + ", ".join(f"{suite} {test} {seconds:.0f} s" for (suite, test), seconds in ordered) + "\n"
+
+
 def summary(report):
     """What failed, the table and, as the last line, the counts a machine may read."""
     # Here too: who keeps the end of a long log alone shall know.

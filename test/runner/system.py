@@ -21,6 +21,7 @@ import tempfile
 from dataclasses import dataclass
 
 import process
+from parallel import in_order
 from results import FAILED, SKIPPED, Result, from_tap
 
 WRAPS = {"stock": "", "adverb": "adverb run --profile unpinned --"}
@@ -29,6 +30,8 @@ BOOT_SECONDS = 60
 CANNOT = 77
 # A host of it panicked or ended.
 DIED = 125
+# Virtual hosts of which each is busy on one processor at most.
+AT_ONCE = 2
 # What everything takes more of on the debug kernel.
 SLOWNESS = 8
 
@@ -161,6 +164,7 @@ def run_batch(suite, context, jobs, may_die=False):
             left = []
             for job in jobs:
                 results = judge(suite, job, share)
+                context.took(suite, job.key, float(read(os.path.join(share, f"{job.key}.0.seconds")) or 0))
                 for host in range(hosts_of(job)):
                     context.keep(suite, f"{job.key}.{host}",
                                  read(os.path.join(share, f"{job.key}.{host}.out")) or "")
@@ -189,7 +193,8 @@ def run_system(suite, context):
         for job in [j for j in jobs if j.wrap == "adverb"]:
             yield Result(suite, job.key, SKIPPED, "adverb is not built")
         jobs = [j for j in jobs if j.wrap != "adverb"]
-    yield from run_jobs(suite, context, jobs, may_die=True)
+    # Programs that wait for each other want all processors.
+    yield from run_jobs(suite, context, jobs, may_die=True, at_once=1)
 
 
 def run_kernel(suite, context):
@@ -232,9 +237,9 @@ def run_kernel_debug(suite, context):
     yield from run_on(suite, context, "debug", jobs, "scripts/debug-kernel builds it")
 
 
-def run_jobs(suite, context, jobs, may_die=False):
+def run_jobs(suite, context, jobs, may_die=False, at_once=AT_ONCE):
     batches = {}
     for job in jobs:
         batches.setdefault(job.options, []).append(job)
-    for batch in batches.values():
-        yield from run_batch(suite, context, batch, may_die)
+    yield from in_order([lambda batch=batch: run_batch(suite, context, batch, may_die) for batch in batches.values()],
+                        at_once)

@@ -7,6 +7,7 @@
 # adverb at both ends or at one.
 # shellcheck disable=SC2034 # server_run and client_run are lib.sh's
 . "$(dirname "$0")/lib.sh"
+PAIR_PEAKS=yes
 heap=$ADVERB_BUILD/examples/heap/heap
 mib=256
 own="adverb run --policy $VM_REPO/examples/heap/policy.json --"

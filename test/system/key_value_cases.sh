@@ -5,6 +5,7 @@
 # not, with every value verified by the client.
 # shellcheck source=test/system/lib.sh
 . "$(dirname "$0")/lib.sh"
+PAIR_PEAKS=yes
 key_value=$ADVERB_BUILD/examples/key-value/key-value
 # A host of scripts/vm has few processors, and they are slow: whoever waits sleeps.
 asked="-e -t 4 -g 90 -z 0.99"

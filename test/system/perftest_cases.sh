@@ -42,7 +42,7 @@ every_size_completes() {
   done
 }
 
-# Of both of these each program once and each size: one host has them all.
+# Of both of these each program once and each size: perftest_every_size.sh has them all.
 some_sizes_complete() {
   perftest "ib_write_bw 8 MiB" ib_write_bw -n 5 -s 8388608
   perftest "ib_read_bw 8 MiB" ib_read_bw -n 5 -s 8388608

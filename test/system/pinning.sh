@@ -6,6 +6,7 @@
 # What the kernel says is pinned while unmodified programs run: all of it under stock, next to
 # nothing under adverb, where the counters of both ends must show that the run was intercepted.
 . "$(dirname "$0")/perftest_cases.sh"
+PAIR_PEAKS=yes
 
 most=16 # MiB that may be pinned under adverb
 if [ "$WRAP" = adverb ]; then
@@ -34,17 +35,17 @@ pins_as_promised() {
   done
 }
 
-# Messages of 16 MiB have to be backed while they are under way, receives from their post on: beside
+# Messages of 8 MiB have to be backed while they are under way, receives from their post on: beside
 # the budget that is all that SEND programs pin, and adverb's statistics show it.
 sends_pin_the_budget_and_what_is_forced() {
   local role pin forced
-  perftest "ib_send_bw runs" ib_send_bw -s 16777216 -n 5 -r 4 -q 4
+  perftest "ib_send_bw runs" ib_send_bw -s 8388608 -n 5 -r 4 -q 4
   for role in server client; do
     pin=$(peak_pin "$role")
     echo "# ib_send_bw $role: VmPin peaked at $pin MiB"
     if [ "$WRAP" = stock ]; then
-      [ "$pin" -ge 128 ] && ok "ib_send_bw $role pins its buffer" ||
-        not_ok "ib_send_bw $role pins its buffer" "VmPin peaked at $pin MiB, not 128"
+      [ "$pin" -ge 64 ] && ok "ib_send_bw $role pins its buffer" ||
+        not_ok "ib_send_bw $role pins its buffer" "VmPin peaked at $pin MiB, not 64"
       continue
     fi
     forced=$(($(counter "$role" forced_peak_bytes) >> 20))
@@ -57,13 +58,13 @@ sends_pin_the_budget_and_what_is_forced() {
 }
 
 export PAIR_SECONDS=120
-pins_as_promised ib_write_bw 128 -s 16777216 -n 5 -q 4
-pins_as_promised ib_read_bw 128 -s 16777216 -n 5 -q 4
+pins_as_promised ib_write_bw 64 -s 8388608 -n 5 -q 4
+pins_as_promised ib_read_bw 64 -s 8388608 -n 5 -q 4
 pins_as_promised ib_atomic_bw 0 -n 100
 sends_pin_the_budget_and_what_is_forced
 if [ "$WRAP" = adverb ]; then
   # Two processes share a sixteenth of the host's memory, and what is not theirs alone is leases' at half of that.
   most=$(($(awk '/^MemTotal/ { print $2 }' /proc/meminfo) / 1024 / 16))
   ADVERB_RUN="adverb run --profile unpinned --"
-  pins_as_promised ib_write_bw 128 -s 16777216 -n 5 -q 4
+  pins_as_promised ib_write_bw 64 -s 8388608 -n 5 -q 4
 fi

@@ -20,7 +20,7 @@ modes=(inline threaded)
 absent=(--except 'peer.daemonised*' --except 'differs.*')
 
 case ${ADVERB_SANITIZER:-} in
-asan) policies=(unpinned none none-relaxed proven) modes=(inline) ;;
+asan) policies=(unpinned none-relaxed proven) modes=(inline) ;;
 tsan)
   policies=(unpinned small-pinned proven) modes=(threaded)
   mapfile -t families < <("$verify" --list | cut -d. -f1 | sort -u | grep -vxE 'order|state|cq')
