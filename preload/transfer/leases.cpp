@@ -18,6 +18,13 @@ uint32_t term_at(Leases::Time now) {
 } // namespace
 
 Lease* Leases::find(uint32_t key, uint64_t address, uint64_t length, unsigned right) {
+  const auto covers = [&](const Lease& lease) {
+    const uint64_t within = address - lease.start;
+    return within < lease.bytes && length <= lease.bytes - within &&
+           (lease.access & right) == right;
+  };
+  if (last_found_ != nullptr && last_found_->key == key && covers(*last_found_))
+    return last_found_;
   const auto at = by_key_.find(key);
   if (at == by_key_.end())
     return nullptr;
@@ -25,11 +32,9 @@ Lease* Leases::find(uint32_t key, uint64_t address, uint64_t length, unsigned ri
   auto next = std::ranges::upper_bound(all, address, {}, &Lease::start);
   while (next != all.begin()) {
     Lease* const lease = *--next;
-    const uint64_t within = address - lease->start;
-    if (within < lease->bytes && length <= lease->bytes - within &&
-        (lease->access & right) == right)
-      return lease;
-    if (within >= longest)
+    if (covers(*lease))
+      return last_found_ = lease;
+    if (address - lease->start >= longest)
       break;
   }
   return nullptr;
@@ -100,6 +105,7 @@ void Leases::drop(Lease& lease) noexcept {
   if (at->second.all.empty())
     by_key_.erase(at);
   lease.gone = true;
+  last_found_ = last_found_ == &lease ? nullptr : last_found_;
   standing_[lease.place] = standing_.back();
   standing_[lease.place]->place = lease.place;
   standing_.pop_back();

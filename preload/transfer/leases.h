@@ -99,8 +99,9 @@ private:
 
   static constexpr size_t looked_at = 16; // leases, when one has to make room
 
-  mutable Mutex lock_;
+  mutable QuickMutex lock_;
   Atomic<uint32_t> live_{0};
+  Lease* last_found_ = nullptr; // who chooses a way looks, and who takes it looks again
   List leases_;
   struct OfKey {
     std::vector<Lease*> all; // by start
