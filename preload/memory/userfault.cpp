@@ -250,9 +250,8 @@ void UserfaultMonitor::read(unsigned stripe) noexcept {
       case UFFD_EVENT_REMOVE: // before it is done
         tell({arg.remove.start, arg.remove.end}, true);
         break;
-      case UFFD_EVENT_REMAP:
-        tell({arg.remap.from, arg.remap.from + arg.remap.len}, false);
-        tell({arg.remap.to, arg.remap.to + arg.remap.len}, false);
+      case UFFD_EVENT_REMAP: // what is unmapped is told of by itself; MREMAP_DONTUNMAP leaves it
+        tell({arg.remap.from, arg.remap.from + arg.remap.len}, true);
         leave_moved(fd, {arg.remap.to, arg.remap.to + arg.remap.len});
         break;
       default:
@@ -264,11 +263,29 @@ void UserfaultMonitor::read(unsigned stripe) noexcept {
 }
 
 // What has moved took its descriptor along, which may be of another stripe than the one it is in
-// now. The event has the length that it had; it may have grown.
+// now. The event has the length that it had; it may have grown, or be one mapping with what was
+// watched beside it, which is told of, too, as nobody hears of it any more.
 void UserfaultMonitor::leave_moved(int fd, Range to) noexcept {
-  const uintptr_t end = std::max(to.to, end_of_mapping(to.from));
-  uffdio_range all{to.from, end - to.from};
-  ioctl(fd, UFFDIO_UNREGISTER, &all);
+  moved_.store(true);
+  const Range all{to.from, std::max(to.to, end_of_mapping(to.from))};
+  uffdio_range range{all.from, all.to - all.from};
+  ioctl(fd, UFFDIO_UNREGISTER, &range);
+  tell(all, false);
+}
+
+// Of whichever stripe's descriptor it is: by the mapping, as newer kernels refuse a range of which
+// a part is another's.
+void UserfaultMonitor::leave_all(Range what) noexcept {
+  for (uintptr_t at = what.from; at < what.to;) {
+    const uintptr_t end = end_of_mapping(at);
+    const uintptr_t to = end == 0 ? what.to : std::min(what.to, end);
+    for (const auto& fd : fds_) {
+      uffdio_range range{at, to - at};
+      if (fd.load() > 0)
+        ioctl(fd.load(), UFFDIO_UNREGISTER, &range);
+    }
+    at = to;
+  }
 }
 
 namespace {
@@ -392,15 +409,16 @@ bool UserfaultMonitor::unregister(Range what) noexcept {
       if (at->second.told.meets(what))
         act(at->second);
   };
-  bool any = false;
+  bool any = moved_.load(); // which may have left something that no part knows of
   each([&](Part&) { any = true; });
   if (!any)
     return false;
-  // Who asks from here on waits: what changes now is not heard of.
+  // Who asks from here on waits: what changes now is not heard of. A mapping that has grown where
+  // it was is watched beyond what the kernel was told of.
   begin();
+  leave_all(what);
   each([&](Part& part) {
     part.range = {};
-    tell_kernel_no_more(meet(part.told, what), held);
     part.told = without(part.told, what);
   });
   tell(what, false);

@@ -76,12 +76,14 @@ private:
   bool unregister(Range what) noexcept;
   void read(unsigned stripe) noexcept;
   void leave_moved(int fd, Range to) noexcept;
+  void leave_all(Range what) noexcept;
   void serve() noexcept;
 
   Hooks hooks_;
   Mutex lock_;
   bool tried_ = false;
   std::array<Atomic<int>, stripe_count> fds_{}; // 0: none; one that there is stays
+  Atomic<bool> moved_{false};                   // something that was watched has, at some time
   int epoll_ = -1;                              // of all of them
   int stop_ = -1;                               // an eventfd by which the reader ends
   std::unique_ptr<std::thread> reader_;         // null: nobody has asked for it

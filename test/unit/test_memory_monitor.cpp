@@ -311,6 +311,36 @@ TEST_CASE("what has grown as it moved can be watched to its end") {
   munmap(room, 4 * stripe);
 }
 
+TEST_CASE("what has grown where it was is left to its end") {
+  Watched w;
+  char* const p = fresh(2 * bytes);
+  REQUIRE(munmap(p + bytes, bytes) == 0);
+  REQUIRE(w.watch(range_of(p, bytes)));
+  REQUIRE(mremap(p, bytes, 2 * bytes, 0) == p);
+  CHECK(w.monitor.forget(range_of(p, 2 * bytes)));
+  const Own own;
+  CHECK(own.listens(p, 2 * bytes));
+  munmap(p, 2 * bytes);
+}
+
+// Moved away and back, it is one mapping again with what it was one with.
+TEST_CASE("what is watched beside what has moved is told of, if it is not heard of any more") {
+  Watched w;
+  char* const p = fresh(2 * bytes);
+  char* const other = fresh();
+  const Range beside = range_of(p + bytes, bytes);
+  REQUIRE(w.watch(beside));
+  REQUIRE(mremap(p, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, other) == other);
+  REQUIRE(w.watch(range_of(other, bytes)));
+  const uint64_t told = w.monitor.told();
+  REQUIRE(mremap(other, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, p) == p);
+  const bool is_told = w.monitor.has_changed(beside, told);
+  const bool is_heard =
+      w.hears(range_of(p + bytes, page), [&] { madvise(p + bytes, page, MADV_DONTNEED); });
+  CHECK((is_told || is_heard));
+  munmap(p, 2 * bytes);
+}
+
 TEST_CASE("a program's own userfaultfd, where something was watched before, goes on") {
   char* const p = fresh();
   const Own own;
