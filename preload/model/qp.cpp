@@ -421,7 +421,7 @@ steering::Facts Qp::facts(const steering::Request& r) {
       // No marker says that an atomic is done which does not say so itself.
       const bool is_told_of = r.signaled || !steering::is_atomic(r.wr.opcode);
       facts.leased = is_virtual && is_told_of && !messages_.lossy() && messages_.is_leased(r);
-      if (is_virtual && !facts.leased && !steering::is_atomic(r.wr.opcode))
+      if (is_virtual && !facts.leased && r.length != 0 && !steering::is_atomic(r.wr.opcode))
         last_unleased_ = r.seq;
       facts.beside_unload = facts.leased && messages_.busy() && r.seq - last_unleased_ <= along_run;
       // What has to wait for the device's lane is asked meanwhile.

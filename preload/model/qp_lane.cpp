@@ -129,10 +129,10 @@ void QpLane::want_flushed() {
 void QpLane::want_reported() {
   commit();
   const InFlight is = in_flight();
-  if (!is.reads && !is.writes)
-    return;
-  wish();
-  if (lacks_marker())
+  if (is.reads || is.writes || busy())
+    wish();
+  // An atomic, or a SEND, reports itself or waits for what does.
+  if ((is.reads || is.writes) && lacks_marker())
     post_marker(is.reads ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE);
 }
 
