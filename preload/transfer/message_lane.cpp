@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <utility>
 
 namespace adverb::transfer {
@@ -135,7 +136,15 @@ bool MessageLane::is_leased(const Request& r) const {
                                       steering::remote_right(r.wr.opcode));
 }
 
-void MessageLane::touch(const Request& r) {
+void MessageLane::touch(const Request& r) noexcept {
+  try {
+    ask_for_lease(r);
+  } catch (const std::bad_alloc&) { // it is on its way, and is not asked for
+    world_.counters.count(Counter::exceptions_caught);
+  }
+}
+
+void MessageLane::ask_for_lease(const Request& r) {
   // UC goes by none: what its completions say is nothing of the peer.
   if (lossy_ || r.epoch == unleased_ || r.length == 0 || !initiator_->leases_known())
     return;

@@ -67,7 +67,7 @@ public:
   bool is_leased(const steering::Request& r) const;
   const std::shared_ptr<Leases>& leases() const noexcept { return initiator_->leases(); }
   // The request is sent to the peer's CPU: its bytes are asked for if that happens again and again.
-  void touch(const steering::Request& r);
+  void touch(const steering::Request& r) noexcept;
 
   bool lossy() const noexcept { return lossy_; }
 
@@ -103,6 +103,7 @@ public:
   void cut(uint64_t from) override;
 
 private:
+  void ask_for_lease(const steering::Request& r);
   std::byte* begin_alone();
   void put(std::byte* part, const RequestHeader& h);
   void send_open();
