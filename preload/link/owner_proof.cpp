@@ -25,6 +25,7 @@ constexpr std::chrono::seconds claim_due{30};
 // message was lost (UC).
 constexpr std::chrono::milliseconds look_again{5};
 constexpr int looks_max = 20;
+constexpr int openings_max = 200; // looks, while the companion it names may be about to open
 constexpr size_t claims_max = 64; // of a peer process
 // Who has so many that come to nothing within a second has to wait for the next one.
 constexpr int failed_max = 8;
@@ -176,8 +177,11 @@ void Owner::on_prove(const std::shared_ptr<Link>& link, const wire::Prove& prove
   ack.handle = prove.handle;
   const Answer answer = judge(link, prove, ack.mac);
   const auto claim = link->claims.find(prove.handle);
+  const bool opens = std::ranges::any_of(link->channels, [&](const auto& c) {
+    return c.asked.qpn == prove.companion_qpn && !c.end->down() && !c.end->is_open();
+  });
   if (answer == Answer::not_there && claim != link->claims.end() &&
-      claim->second.looks++ < looks_max) {
+      claim->second.looks++ < (opens ? openings_max : looks_max)) {
     world_.service.cancel(claim->second.timer);
     claim->second.timer =
         world_.service.after(look_again, [this, weak = std::weak_ptr(link), prove] {
