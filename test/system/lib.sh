@@ -90,8 +90,9 @@ start() {
   local role=$1
   shift
   rm -f "$scratch/$role".*
-  # shellcheck disable=SC2046 # the wrap is words
-  ADVERB_STATS_FILE=$scratch/$role.json timeout -k 2 "${PAIR_SECONDS:-120}" $(words_of "$role") "$@" > "$scratch/$role.out" 2>&1 &
+  local -a wrap
+  read -ra wrap <<< "$(words_of "$role")" # not in what is started: its first child is to be the program
+  ADVERB_STATS_FILE=$scratch/$role.json timeout -k 2 "${PAIR_SECONDS:-120}" ${wrap[@]+"${wrap[@]}"} "$@" > "$scratch/$role.out" 2>&1 &
   started=$!
   # timeout(1) is the parent; what it runs is what pins.
   local child
@@ -117,7 +118,7 @@ has_child() {
 
 # both_ends NAME SERVER CLIENT: starts the client when the server listens, PAIR_LISTEN_SECONDS (60) at most after
 # it has been started. Commands in which PORT and SERVER stand for the port and the server's
-# address. Returns 0 when both ends exit with 0; the outputs, peaks and counters stay until the next.
+# address. PAIR_LAST_WORDS: seconds that a server has whose client has failed. Returns 0 when both ends exit with 0; the outputs, peaks and counters stay until the next.
 both_ends() {
   local name=$1 port=$((next_port++)) address=$VM_IP_0 status=0 server=""
   local -a words samplers=()
@@ -139,8 +140,8 @@ both_ends() {
     wait "$started" || status=$?
   fi
   if [ -n "$server" ]; then
-    # With the client gone for nothing the server would wait for ever.
-    [ "$status" = 0 ] || kill "$server" 2> /dev/null
+    # With the client gone for nothing the server would wait for ever; what it has to say may take a while.
+    [ "$status" = 0 ] || await "${PAIR_LAST_WORDS:-0}" ended "$server" || kill "$server" 2> /dev/null
     local served=0
     wait "$server" || served=$?
     [ "$status" != 0 ] || status=$served

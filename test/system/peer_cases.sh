@@ -49,7 +49,7 @@ works_pinned() {
 fails_loudly() {
   local name=$1 program=$2 status=0
   shift 2
-  both_ends "$name" "$program $(options "$@")" "$program $(options "$@") SERVER" || status=$?
+  PAIR_LAST_WORDS=5 both_ends "$name" "$program $(options "$@")" "$program $(options "$@") SERVER" || status=$?
   if asks; then
     if [ "$status" != 124 ] && grep -qE 'Failed status 10|remote access error' "$scratch/client.out"; then
       ok "$name: the stock end gets a remote access error"
