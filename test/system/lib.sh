@@ -220,6 +220,7 @@ pair_in_tries() {
   judge "$@"
   while any_host_has "$why" && [ $((--tries)) -gt 0 ]; do
     echo "# $1: ${why:-the other host failed}; $tries more tries"
+    outputs
     judge "$@"
   done
   report "$1"
