@@ -29,8 +29,8 @@ table() {
   local name="a table of $2 MiB, $1" server_run client_run
   server_run=$(words_for "$1") client_run=$server_run
   # On hosts that are overloaded soft-RoCE has failed adverb's own queue pair now and then (1 of 20 runs), which ends
-  # a request with the device's error: there is no channel in its place yet. What has been said is shown; no value may
-  # be wrong in any try, as that ends a try with other words.
+  # a request with the device's error: there is no channel in its place yet. What has been said is shown; a wrong value
+  # is no reason for another try.
   local -a tries=(pair)
   [ "$1" != own ] || tries=(pair_in_tries 2)
   "${tries[@]}" "$name: every value is right" "$key_value -d rxe0 -p PORT -m $2 -s $3 -f" \

@@ -9,6 +9,7 @@
 
 next_port=19000
 listener_looks=0
+questions=0
 scratch=$(mktemp -d)
 # What is killed before it has begun runs it, too.
 trap '[ "$BASHPID" != $$ ] || rm -rf "$scratch"' EXIT
@@ -168,7 +169,7 @@ escaped() {
 
 # What a program prints that found wrong data, whatever its exit status.
 misread() {
-  grep -hsiE 'invalid data|data mismatch|verify failed' "$scratch"/{server,client}.out | head -n 1
+  grep -hsiE 'invalid data|data mismatch|verify failed|is WRONG' "$scratch"/{server,client}.out | head -n 1
 }
 
 # True on every host when reason $1 is not empty on one of them.
@@ -177,9 +178,9 @@ any_host_has() {
     [ -n "$1" ]
     return
   fi
-  local sign=$VM_SHARE/.reason.${VM_JOB:-}.$next_port
+  local sign=$VM_SHARE/.reason.${VM_JOB:-}.$((++questions))
   [ -z "$1" ] || : > "$sign"
-  vm-barrier "judged.$next_port" && [ -e "$sign" ]
+  vm-barrier "judged.${VM_JOB:-}.$questions" && [ -e "$sign" ]
 }
 
 # Runs a pair; $why is empty when both ends exit with 0, saw the right data, and those that adverb's
@@ -218,7 +219,8 @@ pair_in_tries() {
   local why tries=$1
   shift
   judge "$@"
-  while any_host_has "$why" && [ $((--tries)) -gt 0 ]; do
+  # Wrong data is wrong in any try.
+  while any_host_has "$why" && ! any_host_has "$(misread)" && [ $((--tries)) -gt 0 ]; do
     echo "# $1: ${why:-the other host failed}; $tries more tries"
     outputs
     judge "$@"
