@@ -91,9 +91,9 @@ start() {
   local role=$1
   shift
   rm -f "$scratch/$role".*
-  local -a wrap
-  read -ra wrap <<< "$(words_of "$role")" # not in what is started: its first child is to be the program
-  ADVERB_STATS_FILE=$scratch/$role.json timeout -k 2 "${PAIR_SECONDS:-120}" ${wrap[@]+"${wrap[@]}"} "$@" > "$scratch/$role.out" 2>&1 &
+  local -a before
+  read -ra before <<< "$(words_of "$role")" # not in what is started: its first child is to be the program
+  ADVERB_STATS_FILE=$scratch/$role.json timeout -k 2 "${PAIR_SECONDS:-120}" ${before[@]+"${before[@]}"} "$@" > "$scratch/$role.out" 2>&1 &
   started=$!
   # timeout(1) is the parent; what it runs is what pins.
   local child
