@@ -349,8 +349,9 @@ double ask_hot(HotEnd& me, ibv_wr_opcode opcode, uint64_t bytes, uint64_t outsta
       must(wc[i].status == IBV_WC_SUCCESS, "a completion");
     done += static_cast<uint64_t>(n);
   }
+  const uint64_t measured = count - (count / 2);
   return std::chrono::duration<double, std::nano>(Clock::now() - start).count() /
-         static_cast<double>(count - (count / 2));
+         static_cast<double>(measured);
 }
 
 int hot(const char* word, uint64_t bytes, uint64_t outstanding, uint64_t count) {
