@@ -67,17 +67,33 @@ char* fresh(size_t length = bytes) {
   return static_cast<char*>(p);
 }
 
+// Addresses of `stripes` whole ones, of which nothing can be used before use() says so.
+struct Room {
+  static constexpr uintptr_t stripe = uintptr_t{1} << stripe_bits;
+  size_t length;
+  void* all;
+  char* first; // where one begins
+  explicit Room(size_t stripes)
+      : length((stripes + 1) * stripe),
+        all(mmap(nullptr, length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)),
+        first(reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(all) + stripe - 1) &
+                                      ~(stripe - 1))) {
+    REQUIRE(all != MAP_FAILED);
+  }
+  ~Room() { munmap(all, length); }
+  static void use(char* at, size_t count) {
+    REQUIRE(mprotect(at, count, PROT_READ | PROT_WRITE) == 0);
+  }
+};
+
 TEST_CASE("it is said before a change, and after it, in which stripes of addresses it is") {
-  constexpr uintptr_t stripe = uintptr_t{1} << stripe_bits;
   Watched w;
-  void* const room =
-      mmap(nullptr, 4 * stripe, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  REQUIRE(room != MAP_FAILED);
+  const Room room(2);
   // Across the border of two.
-  const uintptr_t border = (reinterpret_cast<uintptr_t>(room) + 2 * stripe) & ~(stripe - 1);
-  const Range all{border - bytes, border + bytes};
-  char* const p = reinterpret_cast<char*>(all.from);
-  REQUIRE(mprotect(p, 2 * bytes, PROT_READ | PROT_WRITE) == 0);
+  char* const p = room.first + Room::stripe - bytes;
+  const Range all = range_of(p, 2 * bytes);
+  const uintptr_t border = all.from + bytes;
+  Room::use(p, 2 * bytes);
   REQUIRE(w.watch(all));
   CHECK(w.before.load() == 0);
   const Stripes first = stripes_of({all.from, border});
@@ -93,7 +109,6 @@ TEST_CASE("it is said before a change, and after it, in which stripes of address
   for (int i = 0; i < 1000 && w.after.load() != (first | second); ++i)
     std::this_thread::yield();
   CHECK(w.after.load() == (first | second));
-  munmap(room, 4 * stripe);
 }
 
 TEST_CASE("stripes of a range are those that it meets, and all of a long one") {
@@ -254,14 +269,9 @@ TEST_CASE("another userfaultfd of the program's comes first") {
 
 TEST_CASE("of what could not be watched as a whole nothing stays watched") {
   Watched w;
-  constexpr uintptr_t stripe = uintptr_t{1} << stripe_bits;
-  void* const room =
-      mmap(nullptr, 3 * stripe, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  REQUIRE(room != MAP_FAILED);
-  const uintptr_t border =
-      (reinterpret_cast<uintptr_t>(room) + stripe + stripe - 1) & ~(stripe - 1);
-  char* const p = reinterpret_cast<char*>(border - bytes);
-  REQUIRE(mprotect(p, 2 * bytes, PROT_READ | PROT_WRITE) == 0);
+  const Room room(2);
+  char* const p = room.first + Room::stripe - bytes;
+  Room::use(p, 2 * bytes);
   const Own theirs;
   REQUIRE(theirs.listens(p + bytes, page)); // the first page of the second stripe
   REQUIRE(w.watch(range_of(p, page)));
@@ -269,19 +279,14 @@ TEST_CASE("of what could not be watched as a whole nothing stays watched") {
   const Own later;
   CHECK(later.listens(p + bytes - page, page)); // of the stripe that the kernel was told of
   CHECK(w.hears(range_of(p, page), [&] { madvise(p, page, MADV_DONTNEED); }));
-  munmap(room, 3 * stripe);
 }
 
 TEST_CASE("what has moved to another stripe is watched there, and nowhere else") {
-  constexpr uintptr_t stripe = uintptr_t{1} << stripe_bits;
   Watched w;
-  void* const room =
-      mmap(nullptr, 4 * stripe, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  REQUIRE(room != MAP_FAILED);
-  char* const p =
-      reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(room) + stripe - 1) & ~(stripe - 1));
-  char* const to = p + stripe;
-  REQUIRE(mprotect(p, bytes, PROT_READ | PROT_WRITE) == 0);
+  const Room room(2);
+  char* const p = room.first;
+  char* const to = p + Room::stripe;
+  Room::use(p, bytes);
   REQUIRE(w.watch(range_of(p, bytes)));
   CHECK(w.hears(range_of(p, bytes),
                 [&] { CHECK(mremap(p, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to); }));
@@ -289,26 +294,20 @@ TEST_CASE("what has moved to another stripe is watched there, and nowhere else")
   w.before = 0;
   CHECK(w.hears(range_of(to, page), [&] { madvise(to, page, MADV_DONTNEED); }));
   CHECK(w.before.load() == stripes_of(range_of(to, page)));
-  munmap(room, 4 * stripe);
 }
 
 TEST_CASE("what has grown as it moved can be watched to its end") {
   if (end_of_mapping(reinterpret_cast<uintptr_t>(&page)) == 0)
     return; // what has grown beyond is refused on a kernel that says of no mapping where it ends
-  constexpr uintptr_t stripe = uintptr_t{1} << stripe_bits;
   Watched w;
-  void* const room =
-      mmap(nullptr, 4 * stripe, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  REQUIRE(room != MAP_FAILED);
-  char* const p =
-      reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(room) + stripe - 1) & ~(stripe - 1));
-  char* const to = p + stripe;
-  REQUIRE(mprotect(p, bytes, PROT_READ | PROT_WRITE) == 0);
+  const Room room(2);
+  char* const p = room.first;
+  char* const to = p + Room::stripe;
+  Room::use(p, bytes);
   REQUIRE(w.watch(range_of(p, bytes)));
   REQUIRE(mremap(p, bytes, 2 * bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to);
   REQUIRE(w.watch(range_of(to, 2 * bytes)));
   CHECK(w.hears(range_of(to + bytes, page), [&] { madvise(to + bytes, page, MADV_DONTNEED); }));
-  munmap(room, 4 * stripe);
 }
 
 TEST_CASE("what has grown where it was is left to its end") {
