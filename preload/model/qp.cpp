@@ -403,6 +403,7 @@ steering::Facts Qp::facts(const steering::Request& r) {
   steering::Facts facts;
   facts.opcode = r.wr.opcode;
   facts.length = r.length;
+  facts.signaled = r.signaled;
   facts.length_max = length_max_;
   facts.connected = connected();
   facts.peer = peer_;
@@ -418,9 +419,7 @@ steering::Facts Qp::facts(const steering::Request& r) {
       if (!proven_ && facts.key.kind == steering::KeyVerdict::Kind::virtual_key)
         facts.key = {};
       const bool is_virtual = facts.key.kind == steering::KeyVerdict::Kind::virtual_key;
-      // No marker says that an atomic is done which does not say so itself.
-      const bool is_told_of = r.signaled || !steering::is_atomic(r.wr.opcode);
-      facts.leased = is_virtual && is_told_of && !messages_.lossy() && messages_.is_leased(r);
+      facts.leased = is_virtual && !messages_.lossy() && messages_.is_leased(r);
       if (is_virtual && !facts.leased && r.length != 0 && !steering::is_atomic(r.wr.opcode))
         last_unleased_ = r.seq;
       facts.beside_unload = facts.leased && messages_.busy() && r.seq - last_unleased_ <= along_run;

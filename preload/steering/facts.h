@@ -17,6 +17,7 @@ struct Facts {
   ibv_wr_opcode opcode = IBV_WR_SEND;
   uint64_t length = 0;              // bytes
   uint64_t length_max = UINT64_MAX; // the device refuses what is longer
+  bool signaled = false;            // it says by itself that it is done
   uint64_t remote_address = 0;      // one-sided requests
   bool connected = false;           // the queue pair carries one-sided requests (RC, UC)
   Peer peer = Peer::unknown;

@@ -102,6 +102,10 @@ using WayTable = std::span<const WayRow* const>;
 
 // What the ways that need a virtual key say: the peer must be linked and have said so of the key.
 Fit by_virtual_key(const Facts& facts) noexcept;
+// No marker says that an atomic is done: one that does not say so itself would keep its lease.
+inline bool can_be_leased(const Facts& facts) noexcept {
+  return facts.leased && (facts.signaled || !is_atomic(facts.opcode));
+}
 // What the device rejects at post it shall reject at post: a misaligned or short operand. Longer
 // elements are its to judge: many write the first 8 bytes.
 inline bool is_sound_atomic(const Facts& facts) noexcept {

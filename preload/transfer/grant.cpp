@@ -182,8 +182,9 @@ void Grant::gone() {
 }
 
 Fit fits(const Facts& facts) noexcept {
-  return is_atomic(facts.opcode) && is_sound_atomic(facts) && !facts.leased ? by_virtual_key(facts)
-                                                                            : Fit::no;
+  return is_atomic(facts.opcode) && is_sound_atomic(facts) && !can_be_leased(facts)
+             ? by_virtual_key(facts)
+             : Fit::no;
 }
 
 std::unique_ptr<Way> make(Seat& seat) {

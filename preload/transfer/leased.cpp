@@ -92,7 +92,7 @@ constexpr uint64_t along_max = 8 << 10; // bytes
 
 Fit fits(const Facts& facts) noexcept {
   const bool along = facts.beside_unload && facts.length <= along_max;
-  if (!facts.leased || (is_atomic(facts.opcode) ? !is_sound_atomic(facts) : along))
+  if (!can_be_leased(facts) || (is_atomic(facts.opcode) ? !is_sound_atomic(facts) : along))
     return Fit::no;
   return by_virtual_key(facts);
 }

@@ -226,7 +226,10 @@ TEST_CASE(
   facts.key.kind = KeyVerdict::Kind::virtual_key;
   CHECK(grant_way.fits(facts) == Fit::yes);
   CHECK(leased_way.fits(facts) == Fit::no);
-  facts.leased = true;
+  facts.leased = true; // which says nothing of it that is told of by no completion
+  CHECK(grant_way.fits(facts) == Fit::yes);
+  CHECK(leased_way.fits(facts) == Fit::no);
+  facts.signaled = true;
   CHECK(grant_way.fits(facts) == Fit::no);
   CHECK(leased_way.fits(facts) == Fit::yes);
   facts.beside_unload = true; // the CPU does none
