@@ -26,15 +26,12 @@ figures() {
 
 # table POLICY MIB SLOT OPERATIONS: a full table of so many MiB is read and written under a policy.
 table() {
-  local name="a table of $2 MiB, $1" server_run client_run
+  local name="a table of $2 MiB, $1" server_run client_run why
   server_run=$(words_for "$1") client_run=$server_run
-  # On hosts that are overloaded soft-RoCE has failed adverb's own queue pair now and then (1 of 20 runs), which ends
-  # a request with the device's error: there is no channel in its place yet. What has been said is shown; a wrong value
-  # is no reason for another try.
-  local -a tries=(pair)
-  [ "$1" != own ] || tries=(pair_in_tries 2)
-  "${tries[@]}" "$name: every value is right" "$key_value -d rxe0 -p PORT -m $2 -s $3 -f" \
-    "$key_value -d rxe0 -p PORT $asked -n $4 SERVER"
+  judge "$name" "$key_value -d rxe0 -p PORT -m $2 -s $3 -f" "$key_value -d rxe0 -p PORT $asked -n $4 SERVER"
+  # What one end is told of the other has the reason for.
+  if any_host_has "$why" && [ -z "$why" ]; then outputs; fi
+  report "$name: every value is right"
   figures "$name"
   [ "$1" != own ] || ! asks || leased "$name"
 }
