@@ -206,19 +206,14 @@ private:
                     names[static_cast<size_t>(at_sink)] + " where it goes");
   }
 
-  // A block of the heap that is registered, freed, and had again at the same addresses.
-  std::string again_from_heap() {
+  // A block of the heap that is registered, used, freed, and had again at the same addresses.
+  template <typename Use> std::string with_block(Use&& use) {
     char* block = static_cast<char*>(malloc(heap_bytes));
     must(block != nullptr, "malloc");
     Area heap(device_, block, heap_bytes);
     std::string why;
     for (int times = 0; why.empty() && times < 4; ++times) {
-      const uint32_t length = least + below(most - least);
-      why = send(heap, block + below(heap_bytes - length), sink_, place(sink_, length), length,
-                 "freed and had again where it is sent from");
-      if (why.empty())
-        why = send(source_, place(source_, length), heap, block + below(heap_bytes - length),
-                   length, "freed and had again where it goes");
+      why = use(heap);
       free(block);
       char* const next = static_cast<char*>(malloc(heap_bytes));
       must(next != nullptr, "malloc");
@@ -229,6 +224,19 @@ private:
     must(ibv_dereg_mr(heap.mr) == 0, "ibv_dereg_mr");
     free(block);
     return why;
+  }
+
+  std::string again_from_heap() {
+    return with_block([this](Area& heap) {
+      const uint32_t length = least + below(most - least);
+      std::string why =
+          send(heap, heap.memory + below(heap_bytes - length), sink_, place(sink_, length), length,
+               "freed and had again where it is sent from");
+      return !why.empty() ? why
+                          : send(source_, place(source_, length), heap,
+                                 heap.memory + below(heap_bytes - length), length,
+                                 "freed and had again where it goes");
+    });
   }
 
   // Memory that the other end reads and writes again and again by itself, and its owner changes in
@@ -287,25 +295,14 @@ private:
     return look(hot, there, length, value, changed);
   }
 
-  // A block of the heap that the other end reaches, freed and had again at the same addresses.
+  // The same, which the other end reaches.
   std::string reach_heap() {
-    char* block = static_cast<char*>(malloc(heap_bytes));
-    must(block != nullptr, "malloc");
-    Area heap(device_, block, heap_bytes);
-    std::string why;
-    for (int times = 0; why.empty() && times < 4; ++times) {
+    return with_block([this](Area& heap) {
+      std::string why;
       for (int looks = 0; why.empty() && looks < 4; ++looks)
         why = look_anew(heap, "freed and had again");
-      free(block);
-      char* const next = static_cast<char*>(malloc(heap_bytes));
-      must(next != nullptr, "malloc");
-      ++changed_;
-      if (std::exchange(block, next) != next)
-        break;
-    }
-    must(ibv_dereg_mr(heap.mr) == 0, "ibv_dereg_mr");
-    free(block);
-    return why;
+      return why;
+    });
   }
 
   // Small blocks at the end of the heap, which is trimmed, and grows again to where it was.
