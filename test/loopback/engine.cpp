@@ -42,9 +42,12 @@ uint32_t completion_opcode(uint32_t opcode) {
   }
 }
 
-void complete_send(Qp& qp, const SendWqe& wqe, ibv_wc_status status) {
-  if (status == IBV_WC_SUCCESS && !qp.signal_all && (wqe.flags & IBV_SEND_SIGNALED) == 0)
-    return;
+// The head of the queue is over. Its place is free before its completion can be seen: who polls a
+// completion may post one more at once, as a driver that frees the place as it polls allows.
+void retire(Qp& qp, uint64_t position, ibv_wc_status status) {
+  const SendWqe& wqe = qp.wqe(position);
+  const bool silent =
+      status == IBV_WC_SUCCESS && !qp.signal_all && (wqe.flags & IBV_SEND_SIGNALED) == 0;
   Completion completion = {};
   completion.wr_id = wqe.wr_id;
   completion.status = status;
@@ -55,6 +58,9 @@ void complete_send(Qp& qp, const SendWqe& wqe, ibv_wc_status status) {
       wqe.opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wqe.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
   if (atomic)
     completion.byte_len = 8;
+  qp.head.store(position + 1, std::memory_order_release); // wqe may be another's from here on
+  if (silent)
+    return;
   auto* cq = as<Cq>(qp.base()->send_cq);
   push_completion(*qp.process, qp.process->index(), qp.process->at<char>(0), cq->offset,
                   completion);
@@ -133,10 +139,8 @@ bool carry_out(Qp& qp, uint64_t position, ibv_wc_status& status) {
 
 void flush_qp(Qp& qp) {
   Process& process = *qp.process;
-  for (uint64_t at = qp.head.load(); at != qp.tail.load(std::memory_order_acquire); ++at) {
-    complete_send(qp, qp.wqe(at), IBV_WC_WR_FLUSH_ERR);
-    qp.head.store(at + 1, std::memory_order_release);
-  }
+  for (uint64_t at = qp.head.load(); at != qp.tail.load(std::memory_order_acquire); ++at)
+    retire(qp, at, IBV_WC_WR_FLUSH_ERR);
   Completion completion = {};
   completion.status = IBV_WC_WR_FLUSH_ERR;
   completion.opcode = IBV_WC_RECV;
@@ -155,8 +159,9 @@ void flush_qp(Qp& qp) {
   auto* wqes = process.at<RecvWqe>(qp.queue->wqes);
   for (uint64_t at = qp.queue->head.load(); at != qp.queue->tail.load(std::memory_order_acquire);
        ++at) {
-    push(wqes[at % qp.queue->max_wr].wr_id);
+    const uint64_t wr_id = wqes[at % qp.queue->max_wr].wr_id;
     qp.queue->head.store(at + 1, std::memory_order_release);
+    push(wr_id);
   }
 }
 
@@ -202,8 +207,7 @@ uint64_t run_send_queue(Qp& qp, uint64_t budget, bool wait) {
       if (!carry_out(qp, position, status))
         return qp.blocked_until;
       forget_retries(qp);
-      complete_send(qp, wqe, status);
-      qp.head.store(position + 1, std::memory_order_release);
+      retire(qp, position, status);
       if (status != IBV_WC_SUCCESS)
         enter_error(qp);
     }

@@ -18,6 +18,16 @@ TEST_CASE("a WRITE places its bytes and completes once") {
   }
 }
 
+TEST_CASE("who polls a completion has room for one more") {
+  EndOptions options;
+  options.send_wr = 1;
+  Pair p(options);
+  for (uint64_t id = 0; id < 20000; ++id) {
+    REQUIRE(p.a.post(IBV_WR_RDMA_WRITE, p.b.address(), 0, 0, 8, IBV_SEND_SIGNALED, id) == 0);
+    REQUIRE(p.a.completion().wr_id == id);
+  }
+}
+
 TEST_CASE("a READ fetches, its region needing LOCAL_WRITE") {
   Pair p;
   strcpy(p.b.buffer.data() + 100, "from there");
