@@ -242,6 +242,8 @@ Document compile(const Json& document, const std::string& file, std::vector<Erro
     result.staging = *parse_size(text(document["staging"]));
   if (usable("pinned_budget"))
     result.pinned_budget = parse_size(text(document["pinned_budget"])); // none of "auto"
+  if (usable("recall_wait"))
+    result.recall_wait = std::chrono::milliseconds(*parse_duration(text(document["recall_wait"])));
   const bool listed =
       std::ranges::none_of(errors, [](const Error& error) { return error.pointer == "/rules"; });
   if (!document.is_object() || !document.contains("rules") || !listed)

@@ -12,6 +12,7 @@
 #include "policy/settings.h"
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <span>
 #include <string>
@@ -82,6 +83,8 @@ public:
   uint64_t staging() const noexcept { return staging_; } // bytes, before RLIMIT_MEMLOCK
   // Bytes; nothing: as the host has room for.
   std::optional<uint64_t> pinned_budget() const noexcept { return pinned_budget_; }
+  // How long a change of a mapping waits at most for what peers have leased there.
+  std::chrono::milliseconds recall_wait() const noexcept { return recall_wait_; }
   const std::string& source() const noexcept { return source_; } // path, "profile NAME" or built-in
   const std::string& description() const noexcept { return description_; }
 
@@ -101,6 +104,7 @@ private:
   LogSettings log_;
   uint64_t staging_;
   std::optional<uint64_t> pinned_budget_;
+  std::chrono::milliseconds recall_wait_;
   std::string source_;
   std::string description_;
   bool idle_;

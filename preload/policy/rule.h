@@ -5,6 +5,7 @@
 #include "policy/backends.h"
 #include "policy/settings.h"
 
+#include <chrono>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -48,7 +49,8 @@ struct Document {
   LogSettings log;
   LinkSettings link;
   uint64_t staging = 16u << 20;
-  std::optional<uint64_t> pinned_budget; // nothing: "auto", what the host has room for
+  std::optional<uint64_t> pinned_budget;     // nothing: "auto", what the host has room for
+  std::chrono::milliseconds recall_wait{10}; // of a change of mappings, for what peers have leased
   std::vector<Rule> rules;
 };
 

@@ -87,7 +87,7 @@ void before_change(World& world, memory::Stripes where) noexcept {
   if (recalls == nullptr)
     return;
   recalls->begin_change(where);
-  if (!recalls->wait(where, Recalls::recall_wait)) {
+  if (!recalls->wait(where, world.policy().recall_wait())) {
     world.counters.count(observe::Counter::recalls_overdue);
     recalls->overdue(where);
   }

@@ -2,10 +2,10 @@
 // What peers hold leases of is called back before its addresses come to mean other memory.
 //
 // A lease has pages, a region follows addresses. So the call that changes a mapping does not return
-// before the leases there are back, or until recall_wait is over: what is under way then goes on
-// with the pages it had, as in stock. Which addresses change is known only once the caller has been
-// let go (memory/userfault.h), but in which stripe of them before: all leases of that are called
-// back, and none is given there meanwhile. A lease lies in one stripe.
+// before the leases there are back, or until the policy's recall_wait is over: what is under way
+// then goes on with the pages it had, as in stock. Which addresses change is known only once the
+// caller has been let go (memory/userfault.h), but in which stripe of them before: all leases of
+// that are called back, and none is given there meanwhile. A lease lies in one stripe.
 #pragma once
 
 #include "memory/monitor.h"
@@ -54,9 +54,6 @@ private:
 // World::recalls(). Any thread, unless said otherwise.
 class Recalls {
 public:
-  // How long a change of a mapping is held up for leases that do not come back.
-  static constexpr std::chrono::milliseconds recall_wait{10};
-
   // They take no lock and ask for no memory. `wake`: has serve() called by the service, soon.
   // `back`: the last lease of a stripe is back while memory changes there. `wait`: sleeps until
   // `done`, asked after each `back`, for so long at most; what it says at last.

@@ -243,8 +243,10 @@ void print_explanation(const Policy& policy, const std::string& origin, const Pr
   if (policy.strands_remote())
     printf("note: %s\n", stranded_note);
   print_link(policy);
-  printf("memory    staging %s, windows %s\n", policy::size_text(policy.staging()).c_str(),
-         policy.pinned_budget() ? policy::size_text(*policy.pinned_budget()).c_str() : "auto");
+  printf("memory    staging %s, windows %s, leases called back within %lld ms\n",
+         policy::size_text(policy.staging()).c_str(),
+         policy.pinned_budget() ? policy::size_text(*policy.pinned_budget()).c_str() : "auto",
+         static_cast<long long>(policy.recall_wait().count()));
   print_ways();
 }
 

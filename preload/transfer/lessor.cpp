@@ -174,7 +174,7 @@ void Lessor::give_up(memory::Stripes where) {
     world_.log.warn(
         "a peer has not given back {} leases within {} ms: memory changes meanwhile, and "
         "what the peer has under way meets the pages of before",
-        late, registration::Recalls::recall_wait.count());
+        late, world_.policy().recall_wait().count());
 }
 
 void Lessor::close() {

@@ -85,6 +85,10 @@ const std::vector<Case> structure = {
     {"staging beyond its most", root(R"("staging": "1TiB")"), "/staging", "too large", "64GiB"},
     {"a negative budget", root(R"("pinned_budget": "-1MiB")"), "/pinned_budget", "expected a size",
      ""},
+    {"a wait of seconds", root(R"("recall_wait": "2s")"), "/recall_wait", "expected a duration",
+     ""},
+    {"a wait of minutes", root(R"("recall_wait": "60001ms")"), "/recall_wait", "too large",
+     "60000ms"},
     {"a budget of nothing written", root(R"("pinned_budget": "")"), "/pinned_budget",
      "expected a size", ""},
 };

@@ -116,6 +116,8 @@ TEST_CASE("the defaults of the schema are those of the code") {
         static_cast<uint64_t>(document.link.hello_timeout.count()));
   CHECK(link["spin"]["default"] == document.link.spin.count());
   CHECK(parse_size(properties["staging"]["default"].get<std::string>()) == document.staging);
+  CHECK(parse_duration(properties["recall_wait"]["default"].get<std::string>()) ==
+        static_cast<uint64_t>(document.recall_wait.count()));
   CHECK(properties["pinned_budget"]["default"] == "auto");
   CHECK_FALSE(document.pinned_budget);
   CHECK(properties["log"]["properties"]["level"]["default"] == "warn");
