@@ -20,7 +20,13 @@ fi
 pins_as_promised() {
   local program=$1 expected=$2 role pin
   shift 2
+  local tries=3
   perftest "$program runs" "$program" "$@" || return
+  # What stock pins it pins for the time of the run: a sampler that got no processor meanwhile has another run.
+  while [ "$WRAP" = stock ] && [ $((tries -= 1)) -gt 0 ] &&
+    { [ "$(peak_pin server)" -lt "$expected" ] || [ "$(peak_pin client)" -lt "$expected" ]; }; do
+    perftest "$program runs once more, to be seen" "$program" "$@" || return
+  done
   for role in server client; do
     pin=$(peak_pin "$role")
     if [ "$WRAP" = stock ]; then
