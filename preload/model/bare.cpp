@@ -36,8 +36,11 @@ int BareRequests::post(ibv_send_wr* list, ibv_send_wr** bad, bool brought_in) {
   uint64_t wanted = 0;
   for (const ibv_send_wr* wr = list; wr != nullptr; wr = wr->next, ++wanted) {
     const uint32_t traits = steering::traits_of(wr->opcode);
-    if (!is_bare(wr->wr_id) || !key_stands(*wr, traits))
+    if (!is_bare(wr->wr_id))
       return not_bare;
+    if (!key_stands(*wr, traits))
+      return list->next == nullptr ? post_leased_lent(list, bad, traits, brought_in)
+                                   : int{not_bare};
     if (elements_stand(*wr, traits))
       continue;
     if (list->next != nullptr || !may_be_lent(*list, traits))
@@ -96,6 +99,7 @@ bool BareRequests::may_be_lent(const ibv_send_wr& wr, uint32_t traits) const noe
 
 // No exception may leave: who posts holds the queue pair's lock by hand.
 bool BareRequests::lend(const ibv_send_wr& wr, std::span<ibv_sge> elements, size_t& lent) noexcept {
+  const bool brings = steering::reads_remote(wr.opcode);
   try {
     for (const ibv_sge& own : std::span(wr.sg_list, static_cast<size_t>(wr.num_sge))) {
       if (own.length == 0)
@@ -104,7 +108,9 @@ bool BareRequests::lend(const ibv_send_wr& wr, std::span<ibv_sge> elements, size
       Lent& one = lent_.push();
       ++lent;
       one.report = asked_ + 1;
-      if (parts_.elements.lend_out(element, one.hold) == ENOMEM) [[unlikely]]
+      const int rc = brings ? parts_.elements.lend_in(element, one.hold)
+                            : parts_.elements.lend_out(element, one.hold);
+      if (rc == ENOMEM) [[unlikely]]
         return false;
     }
     return true;
@@ -113,7 +119,9 @@ bool BareRequests::lend(const ibv_send_wr& wr, std::span<ibv_sge> elements, size
   }
 }
 
-int BareRequests::post_lent(ibv_send_wr& wr, ibv_send_wr** bad) {
+// `leases`: it goes by one of these.
+int BareRequests::post_lent(ibv_send_wr& wr, ibv_send_wr** bad,
+                            const std::shared_ptr<transfer::Leases>* leases) {
   settle();
   if (!has_room_for(1)) [[unlikely]]
     return not_bare;
@@ -126,20 +134,33 @@ int BareRequests::post_lent(ibv_send_wr& wr, ibv_send_wr** bad) {
   ibv_send_wr mine = wr;
   mine.sg_list = elements.data();
   mine.num_sge = static_cast<int>(lent);
+  if (leases != nullptr && !use_lease(*leases, mine, wr.sg_list->length)) [[unlikely]] {
+    give_back_last(lent);
+    return not_bare;
+  }
   if (lent != 0)
     open_.store(false, std::memory_order_relaxed); // the provider's doorbell comes after it
   ibv_send_wr* unused = nullptr;
   if (const int rc = parts_.post_send(parts_.qp, &mine, &unused); rc != 0) [[unlikely]] {
     give_back_last(lent);
-    open_.store(is_open_ && lent_.empty());
+    if (leases != nullptr)
+      end_last_lease();
+    open_.store(is_open_ && none_in_use());
     *bad = &wr;
     return rc;
   }
   take(wr, steering::traits_of(wr.opcode));
-  parts_.world.counters.count(parts_.posted);
+  parts_.world.counters.count(leases == nullptr ? parts_.posted : observe::Counter::posts_leased);
   if (wr.num_sge == 1 && lent == 1 && lent_.back().hold)
-    sources_.learn(*wr.sg_list, lent_.back().hold.window);
+    learn(wr, lent_.back().hold.window);
   return 0;
+}
+
+void BareRequests::learn(const ibv_send_wr& wr, registration::Window* window) noexcept {
+  if (!steering::reads_remote(wr.opcode))
+    sources_.learn(*wr.sg_list, window);
+  else if (window != nullptr)
+    destination_.learn(*wr.sg_list, *window);
 }
 
 // From a window that the queue pair keeps.
@@ -170,12 +191,15 @@ void BareRequests::give_back_first() noexcept {
 void BareRequests::give_back_heard() noexcept {
   while (!lent_.empty() && left(lent_.front().report) <= 0)
     give_back_first();
-  open_.store(is_open_ && lent_.empty());
+  while (!leased_.empty() && left(leased_.front().report) <= 0)
+    end_first_lease();
+  open_.store(is_open_ && none_in_use());
 }
 
 void BareRequests::give_back_all() noexcept {
   while (!lent_.empty())
     give_back_first();
+  end_leases();
 }
 
 } // namespace adverb::model

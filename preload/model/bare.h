@@ -3,13 +3,15 @@
 // provider as it stands (**bare**), and their completions are the program's as they come. What is
 // with the device is known by counting: who posts counts what was asked to report, who polls what
 // did. One whose bytes go out from an unpinned region goes with elements that stand in for its own,
-// **lent**; what stands in is given back when its report, or one behind it, is heard.
+// **lent**; what stands in is given back when its report, or one behind it, is heard. One that
+// names bytes this process leases of its peer's memory goes with the lease's real key in the place
+// of the virtual one, and that use of the lease ends the same way.
 //
 // While this way is **open** nothing else is under way in the queue and nobody waits, so who polls
 // takes no lock for it. Who is about to do anything else closes it, and then looks at the counts: a
 // report that it does not find in them it is told of, for who polls counts first and only then
-// looks whether the way is open. To who polls it is closed, too, while elements are lent, so that
-// they are given back at once.
+// looks whether the way is open. To who polls it is closed, too, while elements or leases are in
+// use, so that they are given back at once.
 //
 // heard() is for who holds the poll_lock_ of the send CQ, all else for who holds the queue pair's
 // lock. Every post and poll goes through here: what is inline is so for that.
@@ -18,14 +20,18 @@
 #include "model/fifo.h"
 #include "registration/regions.h"
 #include "registration/send_sources.h"
+#include "registration/standing_window.h"
 #include "steering/elements.h"
 #include "steering/key_verdict.h"
 #include "steering/opcode.h"
+#include "transfer/leases.h"
 #include "world/world.h"
 
 #include <cstddef>
 #include <cstring>
 #include <limits>
+#include <memory>
+#include <utility>
 
 namespace adverb::model {
 
@@ -46,6 +52,9 @@ public:
   // Whether the remote key is known to be one that the peer's device judges; `real` then says so
   // until the queue is stopped, cleared, or told that the link is gone.
   virtual bool is_real(uint32_t remote_key, steering::RealKey& real) = 0;
+  // What is leased of the peer's memory, if requests of at most `longest` bytes may go by it now;
+  // else null.
+  virtual const std::shared_ptr<transfer::Leases>* leases(uint64_t& longest) = 0;
 
 protected:
   ~RemoteKeys() = default;
@@ -72,7 +81,8 @@ public:
   };
   explicit BareRequests(const Parts& parts) noexcept
       : parts_(parts),
-        sources_(parts.world, parts.regions, parts.staging, parts.pd, parts.copy_below, heard_) {}
+        sources_(parts.world, parts.regions, parts.staging, parts.pd, parts.copy_below, heard_),
+        destination_(parts.world, parts.regions, parts.pd, heard_, true) {}
 
   // Whether the device may have it as it stands. What this does not know to be so takes the long
   // way.
@@ -83,7 +93,7 @@ public:
   void set_open(bool open) noexcept {
     is_open_ = open;
     note_flags();
-    open_.store(open && lent_.empty());
+    open_.store(open && none_in_use());
   }
 
   // What the functions below answer beside that: no errno, nor less one, which some providers say.
@@ -92,10 +102,12 @@ public:
   // The common case, while it is open: one request that reports, to a key that was just named,
   // where all with the device report and there is room; inline only where it may be, for whoever
   // posts then copies what may be slow to come. It goes to the provider, which answers.
-  // `not_plain`: post() is to see to the list; `plain_but_unpinned`: post_unpinned() may. Nobody
-  // else is called, so that there is little to keep in registers.
+  // `not_plain`: post() is to see to the list; `plain_but_unpinned`: post_unpinned() may,
+  // `plain_but_for_key`: post_leased(). Nobody else is called, so that there is little to keep in
+  // registers.
   static constexpr int not_plain = none_of_providers;
   static constexpr int plain_but_unpinned = none_of_providers + 1;
+  static constexpr int plain_but_for_key = none_of_providers + 5;
   template <bool may_be_inline>
   [[gnu::always_inline]] int post_plain(ibv_send_wr* list, ibv_send_wr** bad) {
     constexpr unsigned looked_at =
@@ -104,11 +116,13 @@ public:
         ((list->send_flags | flags_) & looked_at) != IBV_SEND_SIGNALED)
       return not_plain;
     const uint32_t traits = steering::traits_of(list->opcode);
-    if (!key_is_known(*list, traits) || list->num_sge != 1)
+    if (!key_is_known(*list, traits))
+      return plain_but_for_key;
+    if (list->num_sge != 1)
       return not_plain;
     if (parts_.regions.may_be_virtual(list->sg_list->lkey)) // of inline data it says nothing
       return plain_but_unpinned;
-    return post_reporting(list, bad, traits);
+    return post_reporting(list, bad, traits, parts_.posted);
   }
   // The same of one whose element is of unpinned memory, if that takes little ado.
   // `copied_first`: nothing has been done; the caller has `copy` made, without the queue pair's
@@ -137,6 +151,11 @@ public:
     sources_.end(copy, asked_);
     return rc;
   }
+  // The same of one whose remote key is not known to be real, if what it names is leased. And the
+  // rest of it where `copied_first` was the answer.
+  int post_leased(ibv_send_wr* wr, ibv_send_wr** bad, registration::SendSources::Copy& copy);
+  int post_leased_copied(ibv_send_wr* wr, ibv_send_wr** bad,
+                         const registration::SendSources::Copy& copy, bool copied);
   [[gnu::cold]] int not_taken(const ibv_send_wr& wr, int why) noexcept; // the last that was counted
   // Any list: it goes to the provider, which answers as ibv_post_send, and looks at `bad` only when
   // it fails; `not_bare`: it does not, for one in it needs more; `pages_first`: it would be lent
@@ -152,23 +171,42 @@ public:
     return open_.load();
   }
   void landed() noexcept {
-    if (!lent_.empty() && !uncounted_)
+    if (!none_in_use() && !uncounted_)
       give_back_heard();
   }
-  // One has failed: from here on others report, too.
-  void failed() noexcept { uncounted_ = true; }
+  // The link is lost, and what was leased over it.
+  void end_leases() noexcept {
+    while (!leased_.empty())
+      end_first_lease();
+  }
+  // Whether leases are in use; then the number of the report after which none of these is, and
+  // whether one still is of those up to that report.
+  bool uses_leases() const noexcept { return !leased_.empty(); }
+  uint32_t last_use() noexcept { return leased_.back().report; }
+  bool used_until(uint32_t report) noexcept {
+    return uses_leases() && static_cast<int32_t>(report - leased_.front().report) >= 0;
+  }
+  // One has failed. Those behind it are flushed, and tell so each: where some were not asked to
+  // report, counting says nothing from here on.
+  void failed() noexcept {
+    uncounted_ = uncounted_ || silent_.count != 0;
+    if (!uncounted_)
+      heard_.fetch_add(1);
+  }
   // None is with the device.
   void forget() noexcept {
     settled(heard_.load(std::memory_order_relaxed));
     uncounted_ = false;
     give_back_all();
     sources_.free_all(asked_);
+    destination_.free_all(asked_);
   }
   // RESET or destroy.
   void reset() noexcept {
     set_open(false);
     forget();
     sources_.give_back();
+    destination_.give_back();
     receives_ = 0;
   }
 
@@ -191,7 +229,8 @@ public:
 
 private:
   // The rest of post_plain().
-  [[gnu::always_inline]] int post_reporting(ibv_send_wr* wr, ibv_send_wr** bad, uint32_t traits) {
+  [[gnu::always_inline]] int post_reporting(ibv_send_wr* wr, ibv_send_wr** bad, uint32_t traits,
+                                            observe::Counter posted) {
     const uint32_t heard = heard_.load(std::memory_order_acquire);
     if (owed_ == heard)
       traits_ = traits;
@@ -203,7 +242,7 @@ private:
     receives_ += traits / steering::trait_receives % 2;
     if (const int rc = parts_.post_send(parts_.qp, wr, bad); rc != 0) [[unlikely]]
       return not_taken(*wr, rc);
-    parts_.world.counters.count(parts_.posted);
+    parts_.world.counters.count(posted);
     return 0;
   }
   // The same with another element in the place of its own.
@@ -214,12 +253,29 @@ private:
     static_assert(sizeof wr->wr.ud <= sizeof wr->wr.rdma);
     mine.sg_list = &element;
     ibv_send_wr* unused = nullptr;
-    const int rc = post_reporting(&mine, &unused, traits);
+    const int rc = post_reporting(&mine, &unused, traits, parts_.posted);
     if (rc != 0 && rc != not_plain) [[unlikely]]
       *bad = wr;
     return rc;
   }
   int post_borrowed(ibv_send_wr* wr, ibv_send_wr** bad, uint32_t traits);
+
+  // A use of what is leased, until the report of that number has come.
+  struct Leased {
+    transfer::Lease* lease = nullptr;
+    uint32_t report = 0;
+  };
+  // Whether a lease may be looked for, of those that there are.
+  const std::shared_ptr<transfer::Leases>* leases_for(const ibv_send_wr& wr, uint32_t traits);
+  // Notes the use, whose report will be the next that is asked for, and gives `mine`, a copy of the
+  // request, the lease's key. False: nothing is leased, and nothing was done.
+  bool use_lease(const std::shared_ptr<transfer::Leases>& leases, ibv_send_wr& mine,
+                 uint64_t length) noexcept;
+  void end_last_lease() noexcept;
+  void end_first_lease() noexcept;
+  int post_by_lease(ibv_send_wr* wr, ibv_sge element, ibv_send_wr** bad, uint32_t traits,
+                    const std::shared_ptr<transfer::Leases>& leases);
+  int post_leased_lent(ibv_send_wr* wr, ibv_send_wr** bad, uint32_t traits, bool brought_in);
 
   bool stands(const ibv_send_wr& wr, uint32_t traits) {
     return key_stands(wr, traits) && elements_stand(wr, traits);
@@ -295,7 +351,10 @@ private:
   };
   static constexpr size_t lent_elements_max = 4; // of one request
   bool may_be_lent(const ibv_send_wr& wr, uint32_t traits) const noexcept;
-  int post_lent(ibv_send_wr& wr, ibv_send_wr** bad);
+  void learn(const ibv_send_wr& wr, registration::Window* window) noexcept; // of its element
+  int post_lent(ibv_send_wr& wr, ibv_send_wr** bad,
+                const std::shared_ptr<transfer::Leases>* leases = nullptr);
+  bool none_in_use() const noexcept { return lent_.empty() && leased_.empty(); }
   // Copies the elements with bytes to `elements`, of which `lent` are then used, each with a Lent.
   // False: not all could be made usable; those that were are still lent.
   bool lend(const ibv_send_wr& wr, std::span<ibv_sge> elements, size_t& lent) noexcept;
@@ -317,10 +376,14 @@ private:
   uint64_t receives_ = 0;
   Silent silent_;
   Fifo<Lent> lent_;
+  Fifo<Leased> leased_;
+  std::shared_ptr<transfer::Leases> leases_; // of which those are
+  uint32_t staged_ = 0; // READs and atomics in leases that what they brought was to be copied for
   steering::RealKey real_; // the last that was asked for
   Atomic<uint32_t> heard_{0};
   Atomic<bool> open_{false}; // and nothing is lent: for heard()
   registration::SendSources sources_;
+  registration::StandingWindow destination_; // of what READs and atomics bring
 };
 
 } // namespace adverb::model

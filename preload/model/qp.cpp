@@ -441,6 +441,14 @@ bool Qp::is_real(uint32_t remote_key, steering::RealKey& real) {
   return peer == Peer::stock || (peer == Peer::linked && messages_.is_real(remote_key, real));
 }
 
+// By the same rules as facts().
+const std::shared_ptr<transfer::Leases>* Qp::leases(uint64_t& longest) {
+  if (peer_ != Peer::linked || !proven_ || messages_.lossy() || messages_.down())
+    return nullptr;
+  longest = length_max_;
+  return &messages_.leases();
+}
+
 uint32_t Qp::epoch(const steering::Request& r) const noexcept {
   return connected() && steering::is_one_sided(r.wr.opcode) && peer_ == Peer::linked
              ? messages_.verdict(steering::remote_key(r.wr)).epoch

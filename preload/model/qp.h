@@ -113,6 +113,7 @@ public:
   // QueueHost and QpLane::Device: for the send queue, under lock_.
   steering::Facts facts(const steering::Request& r) override;
   bool is_real(uint32_t remote_key, steering::RealKey& real) override;
+  const std::shared_ptr<transfer::Leases>* leases(uint64_t& longest) override;
   uint32_t epoch(const steering::Request& r) const noexcept override;
   void ask_peer() override;
   void ask_key(const steering::Request& r) override;
@@ -139,6 +140,7 @@ private:
   void bring_inline_in(const ibv_send_wr* list) noexcept;
   [[gnu::noinline]] int post_contended(ibv_send_wr* list, ibv_send_wr** bad);
   [[gnu::noinline]] int post_unpinned(ibv_send_wr* list, ibv_send_wr** bad);
+  [[gnu::noinline]] int post_leased(ibv_send_wr* list, ibv_send_wr** bad);
   [[gnu::noinline]] int post_locked(ibv_send_wr* list, ibv_send_wr** bad);
   int post_by_ring(ibv_send_wr* list, ibv_send_wr** bad);
   int post_bind(const ibv_send_wr& wr);

@@ -35,6 +35,8 @@ int Qp::post_send(ibv_send_wr* list, ibv_send_wr** bad) {
     return lock_.unlock_and(0);
   case BareRequests::plain_but_unpinned:
     return post_unpinned(list, bad);
+  case BareRequests::plain_but_for_key:
+    return post_leased(list, bad);
   case BareRequests::not_plain:
     return post_locked(list, bad);
   default:
@@ -57,6 +59,21 @@ int Qp::post_unpinned(ibv_send_wr* list, ibv_send_wr** bad) {
   return lock_.unlock_and(rc);
 }
 
+// The same.
+int Qp::post_leased(ibv_send_wr* list, ibv_send_wr** bad) {
+  registration::SendSources::Copy copy{};
+  int rc = bare_.post_leased(list, bad, copy);
+  if (rc == BareRequests::copied_first) {
+    lock_.unlock();
+    const bool copied = memory::read(copy.to, copy.from, copy.bytes);
+    lock_.lock();
+    rc = bare_.post_leased_copied(list, bad, copy, copied);
+  }
+  if (rc == BareRequests::not_plain)
+    return post_locked(list, bad);
+  return lock_.unlock_and(rc);
+}
+
 int Qp::post_contended(ibv_send_wr* list, ibv_send_wr** bad) {
   lock_.lock();
   return post_locked(list, bad);
@@ -70,7 +87,12 @@ int Qp::post_locked(ibv_send_wr* list, ibv_send_wr** bad) {
   if (list != nullptr && context_->regions().has_virtual())
     bring_inline_in(list);
   int rc = bare_.post_plain<true>(list, bad);
-  if (rc == BareRequests::not_plain || rc == BareRequests::plain_but_unpinned)
+  if (rc == BareRequests::plain_but_for_key && steering::is_inline(*list)) {
+    registration::SendSources::Copy none{}; // its bytes are read as it is posted
+    rc = bare_.post_leased(list, bad, none);
+  }
+  if (rc == BareRequests::not_plain || rc == BareRequests::plain_but_unpinned ||
+      rc == BareRequests::plain_but_for_key)
     rc = post_bare(false);
   if (rc == BareRequests::pages_first || rc == BareRequests::not_bare) [[unlikely]] {
     bring_in(list);

@@ -207,6 +207,11 @@ Queue::Refused Queue::turn(uint64_t sync, bool whole) {
   // Again and again, as there may have been no room for a marker.
   if (report_below_ > ring_.head() && device_.busy() && gate_ != Gate::stopped) [[unlikely]]
     device_.want_reported();
+  if (bare_wished_ && gate_ != Gate::stopped) [[unlikely]] {
+    bare_wished_ = bare_.used_until(bare_report_);
+    if (bare_wished_)
+      device_.wish(); // each of them reports
+  }
   // Nothing else may tell what the device had done by then.
   if (flushed_from_ != UINT64_MAX && device_.busy() && gate_ != Gate::stopped) [[unlikely]]
     device_.want_flushed();

@@ -87,7 +87,7 @@ public:
   // One that went so has succeeded, and BareRequests::heard() wanted it told; or it has failed.
   void bare_landed() {
     device_.bare_landed();
-    if (!all_issued()) [[unlikely]]
+    if (!all_issued() || (bare_wished_ && !bare_.used_until(bare_report_))) [[unlikely]]
       turn();
   }
   void bare_failed();
@@ -105,6 +105,8 @@ public:
   // What is with the device is to be known to be complete as soon as it is.
   void have_reported() {
     report_below_ = ring_.tail();
+    if ((bare_wished_ = bare_.uses_leases()))
+      bare_report_ = bare_.last_use();
     turn();
   }
   // The link of the software lanes is gone: what they carried is given to the device, whose timers
@@ -215,7 +217,9 @@ private:
   uint64_t done_below_ = 0;   // none from here on is done
   bool error_left_ = false;   // a completion in error has
   uint64_t report_below_ = 0; // what is with the device of those below is to be reported
-  bool undelivered_ = false;  // of the completion that is being looked at
+  bool bare_wished_ = false;  // and of leases that bare ones use, up to this one's report
+  uint32_t bare_report_ = 0;
+  bool undelivered_ = false; // of the completion that is being looked at
   // Behind one that could not be delivered the device went on, which knew nothing of that.
   uint64_t flushed_from_ = UINT64_MAX;
   // Of the device's error, where its own completion was a marker's; the first that is flushed has

@@ -29,6 +29,7 @@ bool Queue::open_bare() noexcept {
 void Queue::bare_failed() {
   close_bare();
   bare_.failed();
+  device_.bare_landed();
   fail();
 }
 

@@ -219,6 +219,7 @@ void Queue::on_keys_ended(std::span<const uint32_t> keys) {
 void Queue::on_gone() {
   close_bare();
   bare_.forget_key();
+  bare_.end_leases();
   for (const auto& way : ways_)
     if (way)
       way->gone();

@@ -22,10 +22,12 @@ struct Region;
 
 struct Window;
 
-// What a queue pair sends from again and again without asking: the window may be evicted when the
-// report of the last request has been heard. Outlives its standing.
+// What a queue pair sends from, or brings to, again and again without asking: the window may be
+// evicted when the report of the last request has been heard. Outlives its standing.
 struct Standing {
-  explicit Standing(const Atomic<uint32_t>& heard_by) : heard(heard_by) {}
+  Standing(const Atomic<uint32_t>& heard_by, bool is_written)
+      : written(is_written), heard(heard_by) {}
+  const bool written;         // the device writes there
   Window* window = nullptr;   // under the lock of Windows; null: none
   Atomic<bool> stands{false}; // no request may go there any more, once it is false
   Atomic<uint32_t> until{0};  // number of the report

@@ -10,7 +10,7 @@ void SendSources::learn(const ibv_sge& own, Window* window) noexcept {
   if (own.length == 0)
     return;
   if (window != nullptr)
-    learn_window(own, *window);
+    window_.learn(own, *window);
   else if (own.length <= most_)
     learn_copy(own);
 }
@@ -28,15 +28,6 @@ void SendSources::learn_copy(const ibv_sge& own) noexcept {
     known = regions_.readable(pd_, own.lkey);
 }
 
-void SendSources::learn_window(const ibv_sge& own, Window& window) noexcept {
-  const uint64_t epoch = monitor_.epoch(); // what changes from here on is met again
-  const Readable known = regions_.stand(pd_, own.lkey, window, standing_, window_lkey_);
-  if (known.key != 0) {
-    window_ = known;
-    window_epoch_ = epoch;
-  }
-}
-
 SendSources::~SendSources() {
   if (kept_ != nullptr)
     kept_->copying = {}; // nobody posts any more
@@ -45,8 +36,7 @@ SendSources::~SendSources() {
 
 void SendSources::give_back() noexcept {
   ready_ = 0;
-  window_ = {};
-  regions_.end_standing(standing_);
+  window_.give_back();
   ending_ = kept_ != nullptr && std::ranges::count(kept_->copying, true) != 0;
   if (ending_)
     return;

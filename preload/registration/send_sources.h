@@ -9,6 +9,7 @@
 #pragma once
 
 #include "registration/regions.h"
+#include "registration/standing_window.h"
 #include "world/world.h"
 
 #include <algorithm>
@@ -32,7 +33,7 @@ public:
       : world_(world), regions_(regions), staging_(staging), pd_(pd),
         most_(static_cast<uint32_t>(
             std::min<uint64_t>(slot_bytes, std::max<uint64_t>(copy_below, 1) - 1))),
-        monitor_(world.monitor()), standing_(heard) {}
+        heard_(heard), window_(world, regions, pd, heard, false) {}
   SendSources(const SendSources&) = delete;
   SendSources& operator=(const SendSources&) = delete;
   ~SendSources();
@@ -57,7 +58,7 @@ public:
     const uint32_t slot = kept.next % slots;
     if (known.key != own.lkey || known.as_of != regions_.changes() || offset >= known.length ||
         own.length > known.length - offset || kept.copying[slot] ||
-        static_cast<int32_t>(kept.until[slot] - standing_.heard.load()) > 0)
+        static_cast<int32_t>(kept.until[slot] - heard_.load()) > 0)
       return false;
     ++kept.next;
     kept.copying[slot] = true;
@@ -78,25 +79,12 @@ public:
       give_back();
   }
 
-  // Has `instead` name the window, which is in use until that report. False: it is another's bytes,
-  // or it has been evicted.
+  // The same by the window (StandingWindow::borrow()).
   [[gnu::always_inline]] bool borrow(const ibv_sge& own, uint32_t report,
                                      ibv_sge& instead) noexcept {
-    const uint64_t offset = own.addr - window_.address;
-    if (window_.key != own.lkey || offset >= window_.length ||
-        own.length - 1 >= window_.length - offset)
-      return false;
-    // Who evicts it, or ends or changes its region, takes it away first and then looks at the
-    // number: one of the two sees the other. Where addresses have come to mean other memory nobody
-    // may have taken it away yet.
-    standing_.until.store(report);
-    if (!standing_.stands.load() || window_epoch_ != monitor_.epoch())
-      return false;
-    instead = {own.addr, own.length, window_lkey_};
-    return true;
+    return window_.borrow(own, report, instead);
   }
-  // It was not posted; `asked`: the last report that was asked for.
-  void not_borrowed(uint32_t asked) noexcept { standing_.until.store(asked); }
+  void not_borrowed(uint32_t asked) noexcept { window_.not_borrowed(asked); }
 
   // The element has just been made usable in another way, if by a window by that one: the next
   // like it may go by begin() or borrow().
@@ -105,7 +93,7 @@ public:
   void free_all(uint32_t heard) noexcept {
     if (kept_ != nullptr)
       kept_->until.fill(heard);
-    standing_.until.store(heard);
+    window_.free_all(heard);
   }
   // The same, and nothing is kept, when the copies under way have ended.
   void give_back() noexcept;
@@ -124,7 +112,6 @@ private:
     return kept.known[key / 256 % parts];
   }
   void learn_copy(const ibv_sge& own) noexcept;
-  void learn_window(const ibv_sge& own, Window& window) noexcept;
 
   World& world_;
   Regions& regions_;
@@ -134,11 +121,8 @@ private:
   uint32_t ready_ = 0;         // the same, now
   bool ending_ = false;        // nothing is to be kept
   std::unique_ptr<Kept> kept_; // with a block, or null
-  Readable window_;            // by the addresses work requests use; `data` is not set
-  uint32_t window_lkey_ = 0;
-  uint64_t window_epoch_ = 0; // of the monitor's, when it was found to stand
-  const memory::Monitor& monitor_;
-  Standing standing_; // of that window
+  const Atomic<uint32_t>& heard_;
+  StandingWindow window_;
 };
 
 } // namespace adverb::registration

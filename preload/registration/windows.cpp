@@ -262,6 +262,7 @@ bool Windows::stand(const Region& region, Window& window, Standing& standing) no
     return false;
   unstand(standing, held);
   if (window.region != &region || !window.watched || window.forced_bytes != 0 ||
+      (standing.written && !(window.writable && (region.access & IBV_ACCESS_LOCAL_WRITE) != 0)) ||
       bytes_ > budgets_.window_bytes())
     return false;
   try {
@@ -319,9 +320,13 @@ void Windows::let_go(Region& region, const Held& held, const Region* now) noexce
   while (!region.windows.empty()) {
     const auto& window = region.windows.front();
     assert(window->region == &region && window->mr != nullptr);
-    const unsigned rights = window->written ? unsigned{IBV_ACCESS_LOCAL_WRITE} : 0U;
     const bool stood_on = stands_in_the_way(*window);
-    // What was sent from there without a word may be any part of it.
+    const bool written =
+        window->written || std::ranges::any_of(window->standings, [](const Standing* s) {
+          return s->written && s->in_use();
+        });
+    const unsigned rights = written ? unsigned{IBV_ACCESS_LOCAL_WRITE} : 0U;
+    // What was used without a word may be any part of it.
     const auto [from, to] = stood_on ? std::pair(window->start, window->end)
                                      : std::pair(window->used_from, window->used_to);
     const bool lives =

@@ -53,6 +53,10 @@ public:
   int lend_out(ibv_sge& sge, registration::Hold& hold) {
     return regions_.localize(pd_, staging_, copy_below_, 0, true, false, sge, hold);
   }
+  // The same of one that the device brings something to: in its place, with nothing to deliver.
+  int lend_in(ibv_sge& sge, registration::Hold& hold) {
+    return regions_.localize(pd_, staging_, 0, IBV_ACCESS_LOCAL_WRITE, false, false, sge, hold);
+  }
   void give_back(registration::Hold& hold) noexcept { regions_.release(staging_, hold); }
   // The request's first 8 bytes at most, from a staging block or, when staging is used up, from
   // itself (`inlined`: from the ring, to be posted inline). False: neither could be had.

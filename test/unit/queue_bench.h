@@ -154,7 +154,7 @@ inline const WayRow hard_row{"hard", "requests of a test", observe::Counter::pos
 inline constexpr const WayRow* rows[] = {&soft_row, &hard_row};
 
 // A queue pair that knows nothing but its queue.
-struct Bench final : model::QueueHost {
+struct Bench : model::QueueHost {
   explicit Bench(Order order = Order::strict)
       : stand_(),
         queue({world.world, *this, ring, elements, lane, bare, {&soft}, messages, rows, order}) {
@@ -172,6 +172,11 @@ struct Bench final : model::QueueHost {
     f.length = r.length;
     return f;
   }
+  const std::shared_ptr<transfer::Leases>* leases(uint64_t& longest) override {
+    longest = UINT64_MAX;
+    return leased ? &leased : nullptr;
+  }
+  std::shared_ptr<transfer::Leases> leased; // of the peer's memory
   bool is_real(uint32_t key, steering::RealKey& real) override {
     ++asked_real;
     if (known.key.kind == KeyVerdict::Kind::real)
