@@ -87,7 +87,7 @@ private:
   bool make_room(const Slots& slots, SlotKind kind);
   void give_up(const std::shared_ptr<Link>& link, uint64_t peers, bool proven = false);
   void note_vouched(const std::shared_ptr<Link>& link, uint64_t handle);
-  bool is_vouched_elsewhere(const std::shared_ptr<Link>& link, uint64_t handle) const;
+  std::shared_ptr<Link> vouched_elsewhere(const std::shared_ptr<Link>& link, uint64_t handle) const;
   bool is_first_or_same(uint64_t handle, const wire::Share& identity);
 
   World& world_;

@@ -249,9 +249,14 @@ Answer Owner::judge(const std::shared_ptr<Link>& link, const wire::Prove& prove,
   // another host could use the slot, too, but this queue pair's peer is not there.
   if (!lead_to_one_host(channel->path, qp.ah))
     return Answer::refused;
-  if (!link->vouched &&
-      (is_vouched_elsewhere(link, qp.handle) || !is_first_or_same(qp.handle, prove.identity)))
-    return Answer::refused;
+  if (!link->vouched) {
+    // The same process, as far as it says, may have lost its connection, which is not missed here
+    // yet: it is to come again.
+    if (const auto other = vouched_elsewhere(link, qp.handle))
+      return other->peer == link->peer ? Answer::not_there : Answer::refused;
+    if (!is_first_or_same(qp.handle, prove.identity))
+      return Answer::refused;
+  }
   channel->end->prove(qp.handle, prove.handle);
   mac = proof->owner;
   return Answer::ok;
@@ -270,12 +275,15 @@ void Owner::note_vouched(const std::shared_ptr<Link>& link, uint64_t handle) {
 
 // By a process whose connection stands: what it has bound nobody else proves. One that is away
 // may be the one who proves, over a connection of which the kernel does not say whose it is.
-bool Owner::is_vouched_elsewhere(const std::shared_ptr<Link>& link, uint64_t handle) const {
+std::shared_ptr<Owner::Link> Owner::vouched_elsewhere(const std::shared_ptr<Link>& link,
+                                                      uint64_t handle) const {
   const auto at = vouched_.find(handle);
   const auto other = at == vouched_.end() ? nullptr : at->second.lock();
-  return other && other != link && other->vouched && !other->away && links_.contains(other) &&
-         std::ranges::any_of(other->bound,
-                             [&](const auto& entry) { return entry.second.handle == handle; });
+  const bool is =
+      other && other != link && other->vouched && !other->away && links_.contains(other) &&
+      std::ranges::any_of(other->bound,
+                          [&](const auto& entry) { return entry.second.handle == handle; });
+  return is ? other : nullptr;
 }
 
 // A second client of the same protection domain could write into the slot, too: what has been
