@@ -33,6 +33,14 @@ public:
     most_ = one_of({4, 1, 2, 16});
     eager_ = one_of({3, 1, 6, 12});
     near_ = one_of({2, 1, 1, 0});
+    // One request at a time, as most programs that time theirs: nothing about it takes a long way.
+    if (choices.once_in(3)) {
+      fenced_ = quiet_ = 0;
+      most_ = places_ = 1;
+      kinds_[static_cast<size_t>(Kind::send)] = 0;
+      kinds_[static_cast<size_t>(Kind::read)] = 4;
+      plain_ = one_of({1, 2, 3, 8});
+    }
   }
 
   Kind kind() {
@@ -54,6 +62,8 @@ public:
   // Requests lie in few places, so that they meet.
   uint32_t place() { return choices_.below(places_) * 16 + choices_.below(3); }
   uint32_t most() const { return most_; } // requests of one call
+  // Each by itself, with one element, and no more than so many under way; 0: as it comes.
+  uint32_t plain() const { return plain_; }
   // Of so many things that it may do, all but two are posts.
   uint32_t eager() const { return eager_; }
 
@@ -74,6 +84,7 @@ private:
   uint32_t most_ = 4;
   uint32_t eager_ = 3;
   uint32_t near_ = 2;
+  uint32_t plain_ = 0;
 };
 
 } // namespace sim

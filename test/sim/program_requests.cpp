@@ -185,7 +185,7 @@ bool Program::fill(Queue& queue, Operation& operation, ibv_send_wr& wr,
     wr.send_flags |= IBV_SEND_INLINE;
   if (bytes != 0 || choices_.once_in(2)) // of no bytes, or of no element
     sges.push_back(element(slot, 0, bytes, inlined));
-  if (bytes > cell_bytes && choices_.once_in(4)) { // in two elements
+  if (bytes > cell_bytes && habits_.plain() == 0 && choices_.once_in(4)) { // in two elements
     const uint32_t most = operation.target.count - 1;
     const uint32_t first = choices_.between(1, choices_.once_in(2) ? std::min(most, 4U) : most);
     sges[0].length = first * cell_bytes;
@@ -193,7 +193,8 @@ bool Program::fill(Queue& queue, Operation& operation, ibv_send_wr& wr,
   }
   if (operation.wrong_here && !longer)
     spoil(operation, sges.back());
-  else if (sges.size() == 1 && choices_.once_in(12)) // whose key nobody looks at
+  else if (sges.size() == 1 && habits_.plain() == 0 &&
+           choices_.once_in(12)) // whose key nobody looks at
     sges.insert(choices_.once_in(2) ? sges.begin() : sges.end(), ibv_sge{0, 0, no_key});
   switch (operation.kind) {
   case Kind::write:
@@ -235,6 +236,8 @@ void Program::post(Queue& queue) {
       {over ? 1 : queue.depth - std::min(queue.depth, queue.open), budget_, habits_.most()});
   ++fruitless_;
   if (most == 0 || queue.leaving || (queue.failed && !choices_.once_in(8)))
+    return;
+  if (habits_.plain() != 0 && queue.open >= habits_.plain())
     return;
   adverb::model::Qp* const managed = verbs_.managed(queue.qp);
   if (managed == nullptr) {
