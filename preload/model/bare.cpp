@@ -134,6 +134,8 @@ int BareRequests::post_lent(ibv_send_wr& wr, ibv_send_wr** bad,
   ibv_send_wr mine = wr;
   mine.sg_list = elements.data();
   mine.num_sge = static_cast<int>(lent);
+  if (steering::reads_remote(wr.opcode)) // says nothing, and not all providers know
+    mine.send_flags &= ~static_cast<unsigned>(IBV_SEND_INLINE);
   if (leases != nullptr && !use_lease(*leases, mine, wr.sg_list->length)) [[unlikely]] {
     give_back_last(lent);
     return not_bare;
@@ -166,10 +168,8 @@ void BareRequests::learn(const ibv_send_wr& wr, registration::Window* window) no
 // From a window that the queue pair keeps.
 int BareRequests::post_borrowed(ibv_send_wr* wr, ibv_send_wr** bad, uint32_t traits) {
   ibv_sge element; // NOLINT: set by borrow()
-  if (!sources_.borrow(*wr->sg_list, asked_ + 1, element)) {
-    sources_.not_borrowed(asked_);
+  if (!sources_.borrow(*wr->sg_list, asked_ + 1, element))
     return not_plain;
-  }
   const int rc = post_instead(wr, element, bad, traits);
   if (rc != 0) [[unlikely]]
     sources_.not_borrowed(asked_);

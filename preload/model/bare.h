@@ -182,6 +182,7 @@ public:
   // Whether leases are in use; then the number of the report after which none of these is, and
   // whether one still is of those up to that report.
   bool uses_leases() const noexcept { return !leased_.empty(); }
+  bool uncounted() const noexcept { return uncounted_; }
   uint32_t last_use() noexcept { return leased_.back().report; }
   bool used_until(uint32_t report) noexcept {
     return uses_leases() && static_cast<int32_t>(report - leased_.front().report) >= 0;
@@ -189,6 +190,7 @@ public:
   // One has failed. Those behind it are flushed, and tell so each: where some were not asked to
   // report, counting says nothing from here on.
   void failed() noexcept {
+    free_silent();
     uncounted_ = uncounted_ || silent_.count != 0;
     if (!uncounted_)
       heard_.fetch_add(1);

@@ -17,6 +17,13 @@ namespace {
 // What a READ or atomic of few bytes brings is copied from staging rather than registered for. One
 // in so many gets a window all the same: where the next ones go to the same place, it will stand.
 constexpr uint32_t window_each = 64;
+
+// Of one element.
+bool is_covered(Leases& leases, const ibv_send_wr& wr) {
+  return leases.covers(steering::remote_key(wr), steering::remote_address(wr),
+                       steering::remote_bytes(wr.opcode, wr.sg_list->length),
+                       steering::remote_right(wr.opcode));
+}
 } // namespace
 
 const std::shared_ptr<Leases>* BareRequests::leases_for(const ibv_send_wr& wr, uint32_t traits) {
@@ -80,11 +87,14 @@ int BareRequests::post_leased(ibv_send_wr* wr, ibv_send_wr** bad,
       !parts_.regions.may_be_virtual(own.lkey))
     return post_by_lease(wr, own, bad, traits, *leases);
   if (!brings && sources_.copies(own.length))
-    return sources_.begin(own, copy) ? int{copied_first} : int{not_plain};
+    return is_covered(**leases, *wr) && sources_.begin(own, copy) ? int{copied_first}
+                                                                  : int{not_plain};
   ibv_sge element; // NOLINT: set by borrow()
   const bool borrowed = brings ? destination_.borrow(own, asked_ + 1, element)
                                : sources_.borrow(own, asked_ + 1, element);
-  const int rc = borrowed ? post_by_lease(wr, element, bad, traits, *leases) : int{not_plain};
+  if (!borrowed)
+    return not_plain;
+  const int rc = post_by_lease(wr, element, bad, traits, *leases);
   if (rc != 0)
     brings ? destination_.not_borrowed(asked_) : sources_.not_borrowed(asked_);
   return rc;
@@ -105,6 +115,8 @@ int BareRequests::post_by_lease(ibv_send_wr* wr, ibv_sge element, ibv_send_wr** 
                                 uint32_t traits, const std::shared_ptr<Leases>& leases) {
   ibv_send_wr mine = *wr;
   mine.sg_list = &element;
+  if ((traits & steering::trait_brings) != 0) // says nothing, and not all providers know
+    mine.send_flags &= ~static_cast<unsigned>(IBV_SEND_INLINE);
   if (!use_lease(leases, mine, element.length))
     return not_plain;
   open_.store(false, std::memory_order_relaxed); // the provider's doorbell comes after it
@@ -129,12 +141,16 @@ int BareRequests::post_leased_lent(ibv_send_wr* wr, ibv_send_wr** bad, uint32_t 
   if (leases == nullptr)
     return not_bare;
   const ibv_sge& own = *wr->sg_list;
-  if ((traits & steering::trait_brings) != 0 && own.length < parts_.copy_below && !brought_in &&
-      ++staged_ % window_each != 0)
+  if (!is_covered(**leases, *wr))
     return not_bare;
-  if (!(*leases)->covers(steering::remote_key(*wr), steering::remote_address(*wr),
-                         steering::remote_bytes(wr->opcode, own.length),
-                         steering::remote_right(wr->opcode)))
+  if (steering::is_inline(*wr)) { // its element's key means nothing
+    settle();
+    const int rc =
+        (flags_ & not_now) == 0 ? post_by_lease(wr, own, bad, traits, *leases) : int{not_plain};
+    return rc == not_plain ? int{not_bare} : rc;
+  }
+  if ((traits & steering::trait_brings) != 0 && own.length < parts_.copy_below && !brought_in &&
+      parts_.regions.may_be_virtual(own.lkey) && ++staged_ % window_each != 0)
     return not_bare;
   return brought_in ? post_lent(*wr, bad, leases) : int{pages_first};
 }

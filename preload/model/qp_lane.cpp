@@ -125,6 +125,13 @@ void QpLane::want_flushed() {
     post_marker(IBV_WR_RDMA_WRITE);
 }
 
+void QpLane::want_flushed_uncounted() {
+  commit();
+  wish();
+  if (busy() && marker_ == Marker::none)
+    post_marker(IBV_WR_RDMA_WRITE);
+}
+
 // By a marker of a kind that is on its way already: the peer lets this one do that.
 void QpLane::want_reported() {
   commit();

@@ -57,6 +57,8 @@ public:
   void want_drained(const steering::Request& next) override;
   // The queue pair is in error, and somebody waits for all that is with the device.
   void want_flushed();
+  // The same where the last one reports, and that would say nothing: bare requests are not counted.
+  void want_flushed_uncounted();
   // Somebody waits for the READs and WRITEs that are with the device.
   void want_reported();
   // Posts a WRITE or READ of adverb's own, for `next`, which waits, in a marker's place: it reports

@@ -36,13 +36,16 @@ public:
     // Who evicts it, or ends or changes its region, takes it away first and then looks at the
     // number: one of the two sees the other. Where addresses have come to mean other memory nobody
     // may have taken it away yet.
+    const uint32_t before = standing_.until.load(std::memory_order_relaxed);
     standing_.until.store(report);
-    if (!standing_.stands.load() || epoch_ != monitor_.epoch())
+    if (!standing_.stands.load() || epoch_ != monitor_.epoch()) {
+      standing_.until.store(before);
       return false;
+    }
     instead = {own.addr, own.length, lkey_};
     return true;
   }
-  // It was not posted; `asked`: the last report that was asked for.
+  // It was borrowed and not posted; `asked`: the last report that was asked for.
   void not_borrowed(uint32_t asked) noexcept { standing_.until.store(asked); }
   // The element has just been made usable by that window: the next like it may go by borrow().
   void learn(const ibv_sge& own, Window& window) noexcept {

@@ -105,6 +105,45 @@ TEST_CASE("what fails, and is flushed, ends its use when it has said so", "[leas
   CHECK(b.leased->all_back());
 }
 
+TEST_CASE("where some do not report, a marker tells that what failed is over", "[leased]") {
+  Leasing b;
+  ibv_send_wr silent{}, *bad = nullptr;
+  silent.opcode = IBV_WR_SEND;
+  REQUIRE(b.bare.post(&silent, &bad, true) == 0);
+  ibv_sge sge{0x5000, 64, 5};
+  ibv_send_wr wr{};
+  wr.opcode = IBV_WR_RDMA_WRITE;
+  wr.send_flags = IBV_SEND_SIGNALED;
+  wr.sg_list = &sge;
+  wr.num_sge = 1;
+  wr.wr.rdma = {start, key};
+  REQUIRE(b.bare.post(&wr, &bad, true) == 0);
+  b.queue.bare_failed(); // the first, which says so for all that
+  REQUIRE(b.in_use());
+  b.queue.have_reported();
+  const uint64_t marker = b.device.posted.back().wr_id;
+  REQUIRE((marker & model::marker_bit) != 0);
+  b.queue.bare_failed();
+  b.land(marker, flushed);
+  CHECK(b.leased->all_back());
+}
+
+TEST_CASE("inline bytes go as they are, whatever their element's key", "[leased]") {
+  Leasing b;
+  b.queue.turn(); // it is closed, and to be opened anew
+  REQUIRE(b.queue.open_bare());
+  ibv_sge sge{0x5000, 8, 0xDEAD};
+  ibv_send_wr wr{}, *bad = nullptr;
+  wr.opcode = IBV_WR_RDMA_WRITE;
+  wr.send_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE;
+  wr.sg_list = &sge;
+  wr.num_sge = 1;
+  wr.wr.rdma = {start, key};
+  REQUIRE(b.bare.post(&wr, &bad, false) == 0);
+  CHECK(b.device.posted.back().wr.rdma.rkey == rkey);
+  CHECK((b.device.posted.back().send_flags & IBV_SEND_INLINE) != 0);
+}
+
 TEST_CASE("RESET ends what is in use, and so does the loss of the link", "[leased]") {
   const bool reset = GENERATE(true, false);
   Leasing b;
