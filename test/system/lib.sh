@@ -46,9 +46,11 @@ listening() {
     [[ ! $sockets =~ :$hex\ 0+:0000\ 0A ]] || return 0 # LISTEN
   done
   ended "$2" && return 0
-  # A listener of rdma_cm is no socket.
+  # A listener of rdma_cm is no socket. The kernel says so before its devices take connections for it: one that has
+  # been seen is looked at once more, which takes longer than that.
   ((++listener_looks % 8 == 0)) || return 1
-  rdma resource show cm_id 2> /dev/null | grep -q "state LISTEN.*:$1\b"
+  rdma resource show cm_id 2> /dev/null | grep -q "state LISTEN.*:$1\b" &&
+    rdma resource show cm_id 2> /dev/null | grep -q "state LISTEN.*:$1\b"
 }
 
 # True when process $1 is gone, or waits for its parent to notice.
