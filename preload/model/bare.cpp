@@ -134,8 +134,6 @@ int BareRequests::post_lent(ibv_send_wr& wr, ibv_send_wr** bad,
   ibv_send_wr mine = wr;
   mine.sg_list = elements.data();
   mine.num_sge = static_cast<int>(lent);
-  if (steering::reads_remote(wr.opcode)) // says nothing, and not all providers know
-    mine.send_flags &= ~static_cast<unsigned>(IBV_SEND_INLINE);
   if (leases != nullptr && !use_lease(*leases, mine, wr.sg_list->length)) [[unlikely]] {
     give_back_last(lent);
     return not_bare;

@@ -56,6 +56,8 @@ bool BareRequests::use_lease(const std::shared_ptr<Leases>& leases, ibv_send_wr&
       return false;
     }
     use.report = asked_ + 1;
+    if (steering::reads_remote(mine.opcode)) // the flag says nothing, and not all providers know
+      mine.send_flags &= ~static_cast<unsigned>(IBV_SEND_INLINE);
     (steering::is_atomic(mine.opcode) ? mine.wr.atomic.rkey : mine.wr.rdma.rkey) = use.lease->rkey;
     return true;
   } catch (const std::bad_alloc&) {
@@ -115,8 +117,6 @@ int BareRequests::post_by_lease(ibv_send_wr* wr, ibv_sge element, ibv_send_wr** 
                                 uint32_t traits, const std::shared_ptr<Leases>& leases) {
   ibv_send_wr mine = *wr;
   mine.sg_list = &element;
-  if ((traits & steering::trait_brings) != 0) // says nothing, and not all providers know
-    mine.send_flags &= ~static_cast<unsigned>(IBV_SEND_INLINE);
   if (!use_lease(leases, mine, element.length))
     return not_plain;
   open_.store(false, std::memory_order_relaxed); // the provider's doorbell comes after it

@@ -70,6 +70,21 @@ TEST_CASE("a request on leased bytes goes bare, under the lease's key", "[leased
   CHECK((is_atomic(opcode) ? posted.wr.atomic.remote_addr : posted.wr.rdma.remote_addr) ==
         start + 8);
   CHECK(b.ring.empty());
+  CHECK(b.world.world.counters.value(observe::Counter::posts_leased) == 1);
+}
+
+TEST_CASE("a READ is posted without a flag that says nothing of it", "[leased]") {
+  Leasing b;
+  REQUIRE(b.queue.open_bare());
+  ibv_sge sge{0x5000, 8, 5};
+  ibv_send_wr wr{}, *bad = nullptr;
+  wr.opcode = IBV_WR_RDMA_READ;
+  wr.send_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE;
+  wr.sg_list = &sge;
+  wr.num_sge = 1;
+  wr.wr.rdma = {start, key};
+  REQUIRE(b.bare.post(&wr, &bad, true) == 0);
+  CHECK(b.device.posted.back().send_flags == IBV_SEND_SIGNALED);
 }
 
 TEST_CASE("a lease is in use until the request's report, and no longer", "[leased]") {
