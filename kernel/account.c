@@ -1,30 +1,40 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Who pays. Region memory itself is never pinned and so never charged; tables and IOMMU entries are, page
- * by page, twice: against the owner's RLIMIT_MEMLOCK (they show as VmLck), and against a cap on the user,
- * because one user can have many processes.
+ * by page, twice: as locked memory of the user who created the region, where io_uring, perf and iommufd charge
+ * theirs, against that process' RLIMIT_MEMLOCK of then; and against a cap on the user.
+ *
+ * Not to the address space, which would show them as VmLck: that takes the mmap_lock of the owner, who can hold
+ * it for as long as it likes, and charges are given back by whoever lets go last.
  */
+#include <linux/capability.h>
 #include <linux/cred.h>
 #include <linux/list.h>
 #include <linux/lockdep.h>
 #include <linux/mm.h>
 #include <linux/mutex.h>
+#include <linux/sched/signal.h>
+#include <linux/sched/user.h>
 #include <linux/slab.h>
 
 #include "adverb.h"
 
 struct adverb_user {
 	struct list_head node;
-	kuid_t uid;
-	unsigned int regions;
-	u64 pages;
+	struct user_struct *user;
+	unsigned int regions; /* under users_lock */
+	atomic_long_t pages;
 };
 
 static LIST_HEAD(users);
 static DEFINE_MUTEX(users_lock);
 
-/* Limits of each user, read and set without a lock: what is beyond a lower one already stays. */
-u32 adverb_max_regions = 65536;
+/*
+ * Limits of each user, read and set without a lock: what is beyond a lower one already stays. That of regions bounds
+ * what others wait for: whoever takes a page away, a stranger who cuts a file among them, calls the notifier of each
+ * extent it is in. An administrator can raise it.
+ */
+u32 adverb_max_regions = 8192;
 u64 adverb_max_pages = (4ULL << 30) >> PAGE_SHIFT; /* tables of about 1 TiB built for two devices */
 
 /* The current user, made if it has no region yet. */
@@ -34,12 +44,12 @@ static struct adverb_user *current_user_locked(void)
 
 	lockdep_assert_held(&users_lock);
 	list_for_each_entry(user, &users, node)
-		if (uid_eq(user->uid, current_uid()))
+		if (user->user == current_user())
 			return user;
 	user = kzalloc(sizeof(*user), GFP_KERNEL_ACCOUNT);
 	if (!user)
 		return ERR_PTR(-ENOMEM);
-	user->uid = current_uid();
+	user->user = get_uid(current_user());
 	list_add(&user->node, &users);
 	return user;
 }
@@ -49,8 +59,9 @@ static void drop_if_unused_locked(struct adverb_user *user)
 	lockdep_assert_held(&users_lock);
 	if (user->regions)
 		return;
-	WARN_ON(user->pages);
+	WARN_ON(atomic_long_read(&user->pages));
 	list_del(&user->node);
+	free_uid(user->user);
 	kfree(user);
 }
 
@@ -103,39 +114,49 @@ void adverb_user_put(struct adverb_user *user)
  */
 kuid_t adverb_user_uid(const struct adverb_user *user)
 {
-	return user->uid;
+	return user->user->uid;
 }
 
 /**
- * adverb_charge - charge the owner of a region for pages of tables
+ * adverb_memlock - how much locked memory the current process may have its user charged for
+ *
+ * Return: pages.
+ */
+unsigned long adverb_memlock(void)
+{
+	return capable(CAP_IPC_LOCK) ? ULONG_MAX : rlimit(RLIMIT_MEMLOCK) >> PAGE_SHIFT;
+}
+
+/* Adds to what is used, unless that would be beyond the limit. */
+static bool take(atomic_long_t *used, unsigned long pages, unsigned long limit)
+{
+	long before = atomic_long_read(used);
+
+	do {
+		if (pages > limit || before > limit - pages)
+			return false;
+	} while (!atomic_long_try_cmpxchg(used, &before, before + pages));
+	return true;
+}
+
+/**
+ * adverb_charge - charge the creator of a region for pages of tables
  * @region: who pays
  * @pages: how many
  *
- * Takes the mmap_lock of the region's address space.
+ * Any context, any locks.
  *
- * Return: 0; -EDQUOT: the user's cap; -ENOMEM: the owner's
- * RLIMIT_MEMLOCK.
+ * Return: 0; -EDQUOT: the user's cap; -ENOMEM: RLIMIT_MEMLOCK, as it was when the region was created.
  */
 int adverb_charge(struct adverb_region *region, unsigned long pages)
 {
 	struct adverb_user *user = region->user;
-	int error = 0;
 
-	might_lock(&region->mm->mmap_lock);
-	mutex_lock(&users_lock);
-	if (user->pages + pages > READ_ONCE(adverb_max_pages))
-		error = -EDQUOT;
-	else
-		user->pages += pages;
-	mutex_unlock(&users_lock);
-	if (error)
-		return error;
-	error = account_locked_vm(region->mm, pages, true);
-	if (error) {
-		mutex_lock(&users_lock);
-		user->pages -= pages;
-		mutex_unlock(&users_lock);
-		return error;
+	if (!take(&user->pages, pages, READ_ONCE(adverb_max_pages)))
+		return -EDQUOT;
+	if (!take(&user->user->locked_vm, pages, region->memlock)) {
+		atomic_long_sub(pages, &user->pages);
+		return -ENOMEM;
 	}
 	atomic64_add(pages, &region->charged);
 	return 0;
@@ -144,17 +165,13 @@ int adverb_charge(struct adverb_region *region, unsigned long pages)
 /**
  * adverb_uncharge - give back what adverb_charge() took
  * @region: who paid
- * @pages: how many; 0 takes no lock
+ * @pages: how many
  *
- * Takes the mmap_lock of the region's address space.
+ * Any context, any locks.
  */
 void adverb_uncharge(struct adverb_region *region, unsigned long pages)
 {
-	if (!pages)
-		return;
 	atomic64_sub(pages, &region->charged);
-	account_locked_vm(region->mm, pages, false);
-	mutex_lock(&users_lock);
-	region->user->pages -= pages;
-	mutex_unlock(&users_lock);
+	atomic_long_sub(pages, &region->user->user->locked_vm);
+	atomic_long_sub(pages, &region->user->pages);
 }

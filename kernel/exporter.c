@@ -31,6 +31,7 @@ static int export_attach(struct dma_buf *dmabuf, struct dma_buf_attachment *atta
 	lockdep_assert_not_held(&dmabuf->resv->lock.base);
 	if (!attachment->importer_ops) {
 		adverb_count(export->extent->region, ADVERB_REFUSED, 1);
+		WRITE_ONCE(export->extent->region->refusal, "its driver cannot be told that a buffer moves");
 		return -EOPNOTSUPP;
 	}
 	if (READ_ONCE(export->extent->region->dead))
@@ -92,8 +93,10 @@ static void export_unmap(struct dma_buf_attachment *attachment, struct sg_table 
 static void export_release(struct dma_buf *dmabuf)
 {
 	struct adverb_export *export = dmabuf->priv;
+	struct adverb_region *region = export->extent->region;
 
-	adverb_region_put(export->extent->region);
+	atomic_dec(&export->extent->views[export->view].users); /* the extent may be gone now */
+	adverb_region_put(region);
 	kfree(export);
 }
 
@@ -121,9 +124,9 @@ EXPORT_SYMBOL_GPL(adverb_soft_copy);
 /**
  * adverb_export - make a dma-buf of a view
  * @extent: of a region the caller has a reference to
- * @view: built
+ * @view: of adverb_region_build(), which counted a user for this
  *
- * The dma-buf holds a reference to the region.
+ * The dma-buf is that user, and holds a reference to the region. Without one the user is counted down again.
  *
  * Return: a descriptor of it, or -errno.
  */
@@ -134,8 +137,10 @@ int adverb_export(struct adverb_extent *extent, unsigned int view)
 	struct dma_buf *dmabuf;
 	int fd;
 
-	if (!export)
+	if (!export) {
+		atomic_dec(&extent->views[view].users);
 		return -ENOMEM;
+	}
 	export->extent = extent;
 	export->view = view;
 	info.ops = &export_ops;
@@ -144,6 +149,7 @@ int adverb_export(struct adverb_extent *extent, unsigned int view)
 	info.priv = export;
 	dmabuf = dma_buf_export(&info);
 	if (IS_ERR(dmabuf)) {
+		atomic_dec(&extent->views[view].users);
 		kfree(export);
 		return PTR_ERR(dmabuf);
 	}

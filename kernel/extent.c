@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Extents, and the half of their life in which pages leave. How pages come is in enter.c.
+ * Extents, and the half of their life in which pages leave. How pages come is in enter.c and present.c.
  *
  * Leave, in this order, all under the extent's lock:
  *   1. the state words: no peer may take a page for resident that is about to go
@@ -14,7 +14,6 @@
  * The cost follows what is resident, not the length: empty granules are skipped by bitmap. The lock is held
  * for BATCH_GRANULES at most.
  */
-#include <linux/delay.h>
 #include <linux/lockdep.h>
 #include <linux/sched.h>
 #include <linux/sched/mm.h>
@@ -22,6 +21,7 @@
 #include <linux/vmalloc.h>
 
 #include "adverb.h"
+#include "trace.h"
 
 #define BATCH_GRANULES 128
 
@@ -100,7 +100,7 @@ static unsigned int leave_pages(struct adverb_extent *extent, const struct resid
 	int i, view;
 
 	for (i = 0; i < ADVERB_GRANULE_PAGES; i++) {
-		if ((resident->mask[ADVERB_VIEW_WRITE] & BIT(i)) && !adverb_breaks(ADVERB_BROKEN_DIRTY)) {
+		if (resident->mask[ADVERB_VIEW_WRITE] & BIT(i)) {
 			folio = page_folio(pfn_to_page(resident->slots[i] >> PAGE_SHIFT));
 			if (!folio_test_dirty(folio))
 				folio_mark_dirty(folio);
@@ -111,6 +111,7 @@ static unsigned int leave_pages(struct adverb_extent *extent, const struct resid
 	}
 	for (view = 0; view < ADVERB_VIEWS; view++) {
 		pages_left += hweight16(resident->mask[view]);
+		extent->views[view].resident -= hweight16(resident->mask[view]);
 		atomic64_sub(hweight16(resident->mask[view]), &region->resident[view]);
 	}
 	if (!others_stay)
@@ -119,10 +120,11 @@ static unsigned int leave_pages(struct adverb_extent *extent, const struct resid
 }
 
 /*
- * Lets what is resident of [start, end) leave, one batch. Returns the address to go on from, `end` when done.
+ * Lets what is resident of [start, end) leave, one batch. Adds how many pages left, over all views. Returns the address
+ * to go on from, `end` when done.
  */
 static unsigned long leave_batch(struct adverb_extent *extent, unsigned long start, unsigned long end,
-				 bool may_come_back)
+				 bool may_come_back, unsigned int *pages)
 {
 	unsigned int last = extent_granule(extent, end - 1), first, stop, granule, n, pages_left = 0;
 	struct adverb_region *region = extent->region;
@@ -134,29 +136,23 @@ static unsigned long leave_batch(struct adverb_extent *extent, unsigned long sta
 	for (n = 0, stop = first; n < BATCH_GRANULES && stop <= last; n++) {
 		if (find_resident(extent, stop, start, end, &resident)) {
 			/* All words before the first entry would need a list; per granule is order enough. */
-			if (!adverb_breaks(ADVERB_BROKEN_ORDER))
-				leave_words(extent, &resident);
-			if (!adverb_breaks(ADVERB_BROKEN_PARK))
-				leave_entries(extent, &resident);
+			leave_words(extent, &resident);
+			leave_entries(extent, &resident);
 		}
 		stop = find_next_bit(extent->summary, last + 1, stop + 1);
 	}
-	if (!adverb_breaks(ADVERB_BROKEN_SYNC))
-		adverb_retarget_sync(extent);
-	if (adverb_breaks(ADVERB_BROKEN_ORDER))
-		mdelay(5);
+	adverb_retarget_sync(extent);
 	for (granule = first; granule < stop && granule <= last;
 	     granule = find_next_bit(extent->summary, last + 1, granule + 1)) {
 		if (!find_resident(extent, granule, start, end, &resident))
 			continue;
-		if (adverb_breaks(ADVERB_BROKEN_ORDER))
-			leave_words(extent, &resident);
 		pages_left += leave_pages(extent, &resident);
 		for (view = 0; may_come_back && view < ADVERB_VIEWS; view++)
 			if (resident.mask[view])
 				__set_bit(granule, extent->recent[view]);
 	}
 	adverb_count(region, ADVERB_LEAVE, pages_left);
+	*pages += pages_left;
 	if (pages_left && may_come_back && !extent->dead)
 		adverb_remap_soon(region);
 	if (stop > last)
@@ -164,13 +160,16 @@ static unsigned long leave_batch(struct adverb_extent *extent, unsigned long sta
 	return (extent->start & ~(ADVERB_GRANULE_SIZE - 1)) + stop * ADVERB_GRANULE_SIZE;
 }
 
-static void leave(struct adverb_extent *extent, unsigned long start, unsigned long end, bool may_come_back,
-		  bool may_sleep) __must_hold(&extent->lock)
+/* Returns how many pages left, over all views. */
+static unsigned int leave(struct adverb_extent *extent, unsigned long start, unsigned long end, bool may_come_back,
+			  bool may_sleep) __must_hold(&extent->lock)
 {
+	unsigned int pages = 0;
+
 	for (;;) {
-		start = leave_batch(extent, start, end, may_come_back);
+		start = leave_batch(extent, start, end, may_come_back, &pages);
 		if (start >= end)
-			return;
+			return pages;
 		write_unlock(&extent->lock);
 		if (may_sleep)
 			cond_resched();
@@ -190,17 +189,17 @@ static bool extent_invalidate(struct mmu_interval_notifier *notifier,
 	unsigned long end = min(range->end, extent->end);
 	/* Unmapped pages do not come back by themselves; of the others the worker may find some in place. */
 	bool may_come_back = range->event != MMU_NOTIFY_UNMAP && range->event != MMU_NOTIFY_RELEASE;
+	u64 begun = trace_adverb_leave_enabled() ? ktime_get_ns() : 0;
+	unsigned int pages = 0;
 
-	if (adverb_breaks(ADVERB_BROKEN_NOWAIT) && !mmu_notifier_range_blockable(range))
-		return false;
 	write_lock(&extent->lock);
-	if (adverb_breaks(ADVERB_BROKEN_ALLOCATE))
-		kfree(kmalloc(PAGE_SIZE, GFP_KERNEL));
 	/* From here on whoever looked before must look again, also between batches. */
 	mmu_interval_set_seq(notifier, sequence);
 	if (start < end)
-		leave(extent, start, end, may_come_back, mmu_notifier_range_blockable(range));
+		pages = leave(extent, start, end, may_come_back, mmu_notifier_range_blockable(range));
 	write_unlock(&extent->lock);
+	if (begun)
+		trace_adverb_leave(extent, start, end, range->event, pages, ktime_get_ns() - begun);
 	return true;
 }
 
@@ -208,51 +207,51 @@ static const struct mmu_interval_notifier_ops extent_notifier_ops = {
 	.invalidate = extent_invalidate,
 };
 
-/**
- * adverb_extent_charge - what an extent costs its owner
- * @start: its first address, page aligned
- * @end: exclusive
- *
- * Return: table pages with both views and all slots: what it may come to use, not what it uses yet.
- */
-unsigned long adverb_extent_charge(unsigned long start, unsigned long end)
+/* Pages for what an extent has before any page of it has come; tables of views and chunks are charged apart. */
+static unsigned long extent_charge(const struct adverb_extent *extent)
 {
-	unsigned long chunks = (PAGE_ALIGN(end) >> ADVERB_CHUNK_SHIFT) - (start >> ADVERB_CHUNK_SHIFT) + 1;
-	unsigned long words = (end - start) / ADVERB_GRANULE_SIZE + 2;
+	size_t bitmaps = (1 + ADVERB_VIEWS) * BITS_TO_LONGS(extent_granules(extent)) * sizeof(long);
 
-	return chunks + ADVERB_VIEWS * DIV_ROUND_UP(words * sizeof(u64), PAGE_SIZE) + 2;
+	return DIV_ROUND_UP(sizeof(*extent) + extent_chunks(extent) * sizeof(*extent->chunks) + bitmaps, PAGE_SIZE);
 }
 
 /**
  * adverb_extent_create - make an extent, with no views yet
  * @region: it lies in; its lock is held
  * @start: page aligned, as is @end
- * @end: exclusive, in the same aligned GiB
+ * @end: exclusive, in the same aligned 2^extent_shift bytes
  *
  * May sleep. From now on it is told when pages of the range leave.
  *
- * Return: the extent, for adverb_extent_destroy(); or ERR_PTR().
+ * Return: the extent, for adverb_extent_destroy(); what adverb_charge() returns; or ERR_PTR().
  */
 struct adverb_extent *adverb_extent_create(struct adverb_region *region, unsigned long start,
 					   unsigned long end)
 {
 	struct adverb_extent *extent = kzalloc(sizeof(*extent), GFP_KERNEL_ACCOUNT);
-	int view, error = -ENOMEM;
+	int view, error;
 
 	lockdep_assert_held(&region->lock);
 	if (!extent)
 		return ERR_PTR(-ENOMEM);
 	extent->region = region;
+	refcount_set(&extent->ref, 1);
 	extent->start = start;
 	extent->end = end;
 	mutex_init(&extent->attach_lock);
 	rwlock_init(&extent->lock);
 	INIT_LIST_HEAD(&extent->mappings);
+	error = adverb_charge(region, extent_charge(extent));
+	if (error)
+		goto destroy;
+	extent->charged = extent_charge(extent);
+	error = -ENOMEM;
 	extent->chunks = kvcalloc(extent_chunks(extent), sizeof(*extent->chunks), GFP_KERNEL_ACCOUNT);
 	extent->summary = bitmap_zalloc(extent_granules(extent), GFP_KERNEL_ACCOUNT);
 	if (!extent->chunks || !extent->summary)
 		goto destroy;
 	for (view = 0; view < ADVERB_VIEWS; view++) {
+		extent->views[view].extent = extent;
 		extent->recent[view] = bitmap_zalloc(extent_granules(extent), GFP_KERNEL_ACCOUNT);
 		if (!extent->recent[view])
 			goto destroy;
@@ -276,25 +275,58 @@ destroy:
  *
  * The view shows what comes from now on; what is resident in the other one stays out of this one. May sleep.
  *
- * Return: 0 or -ENOMEM.
+ * Return: 0; what adverb_charge() returns; or -ENOMEM.
  */
 int adverb_extent_add_view(struct adverb_extent *extent, unsigned int view)
 {
 	size_t size = PAGE_ALIGN(extent_granules(extent) * sizeof(u64));
 	u64 *words;
+	int error;
 
 	lockdep_assert_held(&extent->region->lock);
 	if (WARN_ON(extent->views[view].built))
 		return -EEXIST;
+	error = adverb_charge(extent->region, size >> PAGE_SHIFT);
+	if (error)
+		return error;
 	words = adverb_words_alloc(size);
-	if (!words)
+	if (!words) {
+		adverb_uncharge(extent->region, size >> PAGE_SHIFT);
 		return -ENOMEM;
+	}
 	write_lock(&extent->lock);
 	extent->views[view].words = words;
 	extent->views[view].words_size = size;
 	WRITE_ONCE(extent->views[view].built, true);
 	write_unlock(&extent->lock);
 	return 0;
+}
+
+/**
+ * adverb_extent_drop_view - take a view of an extent away
+ * @extent: whose region's lock is held
+ * @view: one that nobody uses, and nobody can begin to use
+ *
+ * All pages leave, as one that the write view has shown is dirty; the worker brings back into the other view what
+ * is still there. May sleep.
+ */
+void adverb_extent_drop_view(struct adverb_extent *extent, unsigned int view)
+{
+	struct adverb_view *dropped = &extent->views[view];
+	size_t size = dropped->words_size;
+	u64 *words = dropped->words;
+
+	lockdep_assert_held(&extent->region->lock);
+	WARN_ON(atomic_read(&dropped->users));
+	write_lock(&extent->lock);
+	WRITE_ONCE(dropped->built, false); /* nothing enters it from here on */
+	leave(extent, extent->start, extent->end, true, true);
+	bitmap_zero(extent->recent[view], extent_granules(extent));
+	dropped->words = NULL;
+	dropped->words_size = 0;
+	write_unlock(&extent->lock);
+	vfree(words);
+	adverb_uncharge(extent->region, size >> PAGE_SHIFT);
 }
 
 /**
@@ -320,6 +352,7 @@ void adverb_extent_kill(struct adverb_extent *extent)
  */
 void adverb_extent_destroy(struct adverb_extent *extent)
 {
+	unsigned long pages = extent->charged;
 	unsigned int i;
 	int view;
 
@@ -327,18 +360,55 @@ void adverb_extent_destroy(struct adverb_extent *extent)
 	/* Waits for an invalidation going on; none comes later. */
 	if (extent->notifier.mm)
 		mmu_interval_notifier_remove(&extent->notifier);
-	for (i = 0; extent->chunks && i < extent_chunks(extent); i++)
+	for (i = 0; extent->chunks && i < extent_chunks(extent); i++) {
+		pages += !!extent->chunks[i];
 		free_page((unsigned long)extent->chunks[i]);
+	}
 	kvfree(extent->chunks);
 	bitmap_free(extent->summary);
 	for (view = 0; view < ADVERB_VIEWS; view++) {
-		if (!adverb_breaks(ADVERB_BROKEN_LEAK))
-			bitmap_free(extent->recent[view]);
+		bitmap_free(extent->recent[view]);
 		vfree(extent->views[view].words);
+		pages += extent->views[view].words_size >> PAGE_SHIFT;
 	}
-	kfree(extent);
-	if (adverb_breaks(ADVERB_BROKEN_FREED))
-		(void)READ_ONCE(extent->dead);
+	adverb_uncharge(extent->region, pages);
+	kfree_rcu(extent, rcu); /* who looks for it sees that it has no reference left */
+}
+
+/**
+ * adverb_extent_query - tell what there is of an extent
+ * @extent: the caller has a reference
+ * @query: what is an answer of it is filled in
+ *
+ * May sleep, as attaching and detaching a device of it is waited for.
+ */
+void adverb_extent_query(struct adverb_extent *extent, struct adverb_query_extent *query)
+{
+	struct adverb_mapping *mapping;
+	unsigned int i;
+	int view;
+
+	query->start = extent->start;
+	query->length = extent->end - extent->start;
+	query->charged_pages = extent->charged;
+	query->views = 0;
+	query->mappings = 0;
+	mutex_lock(&extent->attach_lock);
+	list_for_each_entry(mapping, &extent->mappings, node) {
+		query->charged_pages += mapping->charged;
+		query->mappings++;
+	}
+	mutex_unlock(&extent->attach_lock);
+	for (i = 0; i < extent_chunks(extent); i++)
+		query->charged_pages += !!READ_ONCE(extent->chunks[i]);
+	read_lock(&extent->lock);
+	for (view = 0; view < ADVERB_VIEWS; view++) {
+		query->resident[view] = extent->views[view].resident;
+		query->charged_pages += extent->views[view].words_size >> PAGE_SHIFT;
+		if (extent->views[view].built)
+			query->views |= BIT(view);
+	}
+	read_unlock(&extent->lock);
 }
 
 /*

@@ -12,6 +12,7 @@
 #include <linux/fs.h>
 #include <linux/nospec.h>
 #include <linux/stddef.h>
+#include <linux/string.h>
 #include <linux/uaccess.h>
 
 #include "adverb.h"
@@ -23,10 +24,18 @@ union ioctl_structure {
 	struct adverb_build build;
 	struct adverb_fault_in fault_in;
 	struct adverb_query query;
+	struct adverb_give_back give_back;
+	struct adverb_query_extent query_extent;
+	struct adverb_device_check device_check;
+	struct adverb_monitor_begin monitor;
+	struct adverb_watch watch;
+	struct adverb_unwatch unwatch;
+	struct adverb_heard heard;
 };
 
 struct ioctl_call {
-	struct adverb_file *file;
+	struct file *filp;
+	struct adverb_file *file; /* its own */
 	void __user *argument;
 	size_t size; /* of the structure there: between the sizes of the row */
 	union ioctl_structure structure; /* ours, from the caller if the command has it that way */
@@ -52,9 +61,14 @@ static int region_create(struct ioctl_call *call)
 	struct adverb_region_create *create = &call->structure.create;
 	int number;
 
-	if (create->flags || create->region)
+	if ((create->flags & ~ADVERB_REGION_READ_ONLY) || create->region || create->reserved)
 		return -EINVAL;
-	number = adverb_region_create(call->file, create->start, create->length);
+	if (!create->extent_shift)
+		create->extent_shift = ADVERB_EXTENT_SHIFT_MAX;
+	if (create->extent_shift < ADVERB_EXTENT_SHIFT_MIN || create->extent_shift > ADVERB_EXTENT_SHIFT_MAX)
+		return -EINVAL;
+	number = adverb_region_create(call->file, create->start, create->length, create->extent_shift,
+				      create->flags & ADVERB_REGION_READ_ONLY);
 	if (number < 0)
 		return number;
 	create->region = number;
@@ -84,6 +98,7 @@ static int build(struct ioctl_call *call)
 	struct adverb_build *build = &call->structure.build;
 	struct adverb_region *region;
 	struct adverb_extent *extent;
+	bool fresh = false;
 	int error, fd;
 
 	if (build->flags || build->view >= ADVERB_VIEWS)
@@ -91,7 +106,7 @@ static int build(struct ioctl_call *call)
 	region = adverb_region_get_own(call->file, build->region);
 	if (IS_ERR(region))
 		return PTR_ERR(region);
-	extent = adverb_region_build(region, build->address, build->view);
+	extent = adverb_region_build(region, build->address, build->view, &fresh);
 	if (IS_ERR(extent)) {
 		error = PTR_ERR(extent);
 		goto put;
@@ -103,8 +118,10 @@ static int build(struct ioctl_call *call)
 	build->fd = -1;
 	/* Before a descriptor exists that the caller could not learn of. */
 	error = reply(call);
-	if (error)
+	if (error) {
+		atomic_dec(&extent->views[build->view].users);
 		goto put;
+	}
 	fd = adverb_export(extent, build->view);
 	if (fd < 0)
 		error = fd;
@@ -112,33 +129,155 @@ static int build(struct ioctl_call *call)
 		/* If the page went in between, the descriptor is closed at exit. */
 		error = put_user((s32)fd, &argument->fd);
 put:
+	/* What was made for nothing goes again, unless somebody has built it, too, and uses it. */
+	if (error && fresh)
+		adverb_region_give_back(region, build->address, build->view);
 	adverb_region_put(region);
 	return error;
 }
 
-static int fault_in(struct ioctl_call *call)
+static int give_back(struct ioctl_call *call)
 {
-	struct adverb_fault_in *fault_in = &call->structure.fault_in;
-	u64 start = fault_in->start, end = start + fault_in->length;
+	const struct adverb_give_back *give_back = &call->structure.give_back;
 	struct adverb_region *region;
 	int error;
 
-	if ((fault_in->flags & ~ADVERB_FAULT_WRITE) || fault_in->done || !fault_in->length || end < start)
+	if (give_back->flags || give_back->view >= ADVERB_VIEWS)
+		return -EINVAL;
+	region = adverb_region_get_own(call->file, give_back->region);
+	if (IS_ERR(region))
+		return PTR_ERR(region);
+	error = adverb_region_give_back(region, give_back->address,
+					array_index_nospec(give_back->view, ADVERB_VIEWS));
+	adverb_region_put(region);
+	return error;
+}
+
+static int bring(struct adverb_region *region, struct adverb_range *range, u32 flags)
+{
+	unsigned int view = flags & ADVERB_FAULT_WRITE ? ADVERB_VIEW_WRITE : ADVERB_VIEW_READ;
+	u64 end = range->start + range->length;
+
+	if (!range->length || end < range->start)
+		return -EINVAL;
+	if (range->start < region->start || end > region->start + region->length)
+		return -ERANGE;
+	if (flags & ADVERB_FAULT_PRESENT)
+		return adverb_show_present(region, range->start, range->length, view, &range->done);
+	if (flags & ADVERB_FAULT_MARK)
+		return adverb_mark(region, range->start, range->length, view, &range->done);
+	return adverb_fault_in(region, range->start, range->length, view, flags & ADVERB_FAULT_NOWAIT, &range->done);
+}
+
+/* One after the other; returns the first error of one, or of what stopped all. */
+static int bring_all(struct adverb_region *region, struct adverb_fault_in *fault_in)
+{
+	struct adverb_range __user *ranges = u64_to_user_ptr(fault_in->ranges);
+	struct adverb_range range;
+	int error = 0, first_error = 0;
+
+	for (; fault_in->tried < fault_in->count && error != -EINTR; fault_in->tried++) {
+		if (copy_from_user(&range, &ranges[fault_in->tried], sizeof(range)))
+			return -EFAULT;
+		range.done = 0;
+		range.reserved = 0;
+		error = bring(region, &range, fault_in->flags);
+		range.error = error;
+		if (!first_error)
+			first_error = error;
+		if (copy_to_user(&ranges[fault_in->tried], &range, sizeof(range)))
+			return -EFAULT;
+	}
+	return first_error;
+}
+
+static int fault_in(struct ioctl_call *call)
+{
+	const u32 ways = ADVERB_FAULT_PRESENT | ADVERB_FAULT_NOWAIT | ADVERB_FAULT_MARK;
+	struct adverb_fault_in *fault_in = &call->structure.fault_in;
+	struct adverb_region *region;
+	int error;
+
+	if ((fault_in->flags & ~(ADVERB_FAULT_WRITE | ways)) || hweight32(fault_in->flags & ways) > 1 ||
+	    fault_in->tried || !fault_in->count || fault_in->count > ADVERB_MAX_RANGES)
 		return -EINVAL;
 	region = adverb_region_get_own(call->file, fault_in->region);
 	if (IS_ERR(region))
 		return PTR_ERR(region);
-	if (start < region->start || end > region->start + region->length) {
-		error = -ERANGE;
+	error = bring_all(region, fault_in);
+	/* Also with an error. */
+	if (reply(call))
+		error = -EFAULT;
+	adverb_region_put(region);
+	return error;
+}
+
+static void tell_refusal(const struct adverb_region *region, char *reason)
+{
+	const char *refusal = READ_ONCE(region->refusal);
+
+	strscpy(reason, refusal ? refusal : "", ADVERB_REASON_SIZE);
+}
+
+static int device_check(struct ioctl_call *call)
+{
+	struct adverb_device_check *check = &call->structure.device_check;
+	struct adverb_region *region;
+	struct adverb_extent *extent;
+	int error;
+
+	if (check->flags || check->reserved || check->view >= ADVERB_VIEWS ||
+	    strnlen(check->device, ADVERB_DEVICE_SIZE) == ADVERB_DEVICE_SIZE)
+		return -EINVAL;
+	region = adverb_region_get_own(call->file, check->region);
+	if (IS_ERR(region))
+		return PTR_ERR(region);
+	check->view = array_index_nospec(check->view, ADVERB_VIEWS);
+	extent = adverb_region_view(region, check->address, check->view);
+	if (IS_ERR(extent)) {
+		error = PTR_ERR(extent);
 		goto put;
 	}
-	error = adverb_fault_in(region, start, fault_in->length,
-				fault_in->flags & ADVERB_FAULT_WRITE ? ADVERB_VIEW_WRITE : ADVERB_VIEW_READ,
-				&fault_in->done);
+	error = adverb_device_check(extent, check->view, check->device);
+	atomic_dec(&extent->views[check->view].users);
+	check->reason[0] = 0;
+	if (error == -EOPNOTSUPP)
+		tell_refusal(region, check->reason);
 	/* Also with an error. */
 	if (reply(call))
 		error = -EFAULT;
 put:
+	adverb_region_put(region);
+	return error;
+}
+
+static int query_extent(struct ioctl_call *call)
+{
+	struct adverb_query_extent *query = &call->structure.query_extent;
+	struct adverb_region *region;
+	struct adverb_extent *extent;
+	unsigned long index;
+	int error;
+
+	if (query->flags)
+		return -EINVAL;
+	region = adverb_region_get_own(call->file, query->region);
+	if (IS_ERR(region))
+		return PTR_ERR(region);
+	index = query->address >> region->extent_shift;
+	extent = adverb_extent_next(region, &index, ULONG_MAX);
+	/* The region's last extent can end before the address, in the same aligned piece. */
+	if (extent && extent->end <= query->address) {
+		adverb_extent_put(extent);
+		index++;
+		extent = adverb_extent_next(region, &index, ULONG_MAX);
+	}
+	error = -ENOENT;
+	if (extent) {
+		adverb_extent_query(extent, query);
+		adverb_extent_put(extent);
+		error = reply(call);
+	}
 	adverb_region_put(region);
 	return error;
 }
@@ -160,7 +299,7 @@ static int query(struct ioctl_call *call)
 		.start = region->start,
 		.length = region->length,
 		.pattern = pattern,
-		.extents = adverb_region_extents(region),
+		.extents = READ_ONCE(region->extent_count),
 		.attachments = atomic_read(&region->attachments),
 		.charged_pages = atomic64_read(&region->charged),
 #define ADVERB_COUNTER(name, field) .field = atomic64_read(&region->counts[ADVERB_##name]),
@@ -172,10 +311,51 @@ static int query(struct ioctl_call *call)
 	if (pattern && copy_to_user(u64_to_user_ptr(pattern),
 				    page_address(region->parking[ADVERB_VIEW_READ]), PAGE_SIZE))
 		error = -EFAULT;
+	tell_refusal(region, query->reason);
 	if (reply(call))
 		error = -EFAULT;
 	adverb_region_put(region);
 	return error;
+}
+
+static int monitor(struct ioctl_call *call)
+{
+	const struct adverb_monitor_begin *monitor = &call->structure.monitor;
+
+	if (monitor->flags || monitor->wait_ms > ADVERB_MONITOR_WAIT_MAX)
+		return -EINVAL;
+	return adverb_monitor_begin(call->filp, monitor->wait_ms);
+}
+
+static int watch(struct ioctl_call *call)
+{
+	struct adverb_watch *watch = &call->structure.watch;
+	int number, error;
+
+	if (watch->flags || watch->watch)
+		return -EINVAL;
+	number = adverb_watch(call->file, watch->start, watch->length);
+	if (number < 0)
+		return number;
+	watch->watch = number;
+	error = reply(call);
+	if (error) /* or nobody could end it */
+		adverb_unwatch(call->file, number);
+	return error;
+}
+
+static int unwatch(struct ioctl_call *call)
+{
+	const struct adverb_unwatch *unwatch = &call->structure.unwatch;
+
+	return unwatch->flags ? -EINVAL : adverb_unwatch(call->file, unwatch->watch);
+}
+
+static int heard(struct ioctl_call *call)
+{
+	const struct adverb_heard *heard = &call->structure.heard;
+
+	return heard->flags ? -EINVAL : adverb_heard(call->file, heard->number);
 }
 
 struct ioctl_row {
@@ -198,11 +378,18 @@ struct ioctl_row {
 
 static const struct ioctl_row ioctl_rows[] = {
 	IOCTL_ROW(ADVERB_IOC_VERSION, version, struct adverb_version, minimum_library),
-	IOCTL_ROW(ADVERB_IOC_REGION_CREATE, region_create, struct adverb_region_create, region),
+	IOCTL_ROW(ADVERB_IOC_REGION_CREATE, region_create, struct adverb_region_create, reserved),
 	IOCTL_ROW(ADVERB_IOC_REGION_DESTROY, region_destroy, struct adverb_region_destroy, flags),
 	IOCTL_ROW(ADVERB_IOC_BUILD, build, struct adverb_build, table_length),
-	IOCTL_ROW(ADVERB_IOC_FAULT_IN, fault_in, struct adverb_fault_in, done),
-	IOCTL_ROW(ADVERB_IOC_QUERY, query, struct adverb_query, charged_pages),
+	IOCTL_ROW(ADVERB_IOC_FAULT_IN, fault_in, struct adverb_fault_in, tried),
+	IOCTL_ROW(ADVERB_IOC_QUERY, query, struct adverb_query, reason),
+	IOCTL_ROW(ADVERB_IOC_GIVE_BACK, give_back, struct adverb_give_back, flags),
+	IOCTL_ROW(ADVERB_IOC_QUERY_EXTENT, query_extent, struct adverb_query_extent, mappings),
+	IOCTL_ROW(ADVERB_IOC_DEVICE_CHECK, device_check, struct adverb_device_check, reason),
+	IOCTL_ROW(ADVERB_IOC_MONITOR, monitor, struct adverb_monitor_begin, wait_ms),
+	IOCTL_ROW(ADVERB_IOC_WATCH, watch, struct adverb_watch, watch),
+	IOCTL_ROW(ADVERB_IOC_UNWATCH, unwatch, struct adverb_unwatch, flags),
+	IOCTL_ROW(ADVERB_IOC_HEARD, heard, struct adverb_heard, flags),
 };
 
 static const struct ioctl_row *find_row(unsigned int command)
@@ -231,6 +418,7 @@ long adverb_ioctl(struct file *filp, unsigned int command, unsigned long argumen
 {
 	const struct ioctl_row *row = find_row(command);
 	struct ioctl_call call = {
+		.filp = filp,
 		.file = filp->private_data,
 		.argument = (void __user *)argument,
 		.size = _IOC_SIZE(command),

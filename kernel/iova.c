@@ -1,30 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Mappings: an IOVA range for a view in one IOMMU domain. It is mapped once, with every entry naming the
- * parking page, by the kernel's own DMA API; afterwards entries only change their target (retarget.c), so
+ * parking page, by the kernel's own API; afterwards entries only change their target (retarget.c), so
  * that there is no moment at which a device finds nothing. Devices of one domain share the range.
  *
- * Made in attach and undone in detach, where no dma_resv is held: this allocates with GFP_KERNEL and
- * charges RLIMIT_MEMLOCK, which takes mmap_lock.
+ * Made in attach and undone in detach, where no dma_resv is held: this allocates with GFP_KERNEL.
  */
 #include <linux/dma-map-ops.h>
 #include <linux/lockdep.h>
 #include <linux/pci.h>
 #include <linux/scatterlist.h>
+#include <linux/sizes.h>
 #include <linux/slab.h>
+#include <asm/processor.h>
 
 #include "adverb.h"
-
-static enum dma_data_direction mapping_direction(const struct adverb_mapping *mapping)
-{
-	/* A read view's entries let nothing be written, whatever the memory region allows. */
-	return mapping->view == ADVERB_VIEW_READ ? DMA_TO_DEVICE : DMA_BIDIRECTIONAL;
-}
+#include "trace.h"
 
 /* Tells who must know why. Returns what the importer gets. */
 static struct adverb_mapping *refuse(struct adverb_extent *extent, struct device *dev, const char *reason)
 {
 	adverb_count(extent->region, ADVERB_REFUSED, 1);
+	WRITE_ONCE(extent->region->refusal, reason);
 	dev_warn_ratelimited(dev, "adverb: no unpinned memory for this device: %s\n", reason);
 	adverb_event(extent->region, reason);
 	return ERR_PTR(-EOPNOTSUPP);
@@ -46,116 +43,131 @@ static const char *refusal(struct device *dev, struct iommu_domain *domain)
  * The range of IOVA: its entries name the parking page, page by page, as a huge entry could not be changed
  * for one page. The first of each 2 MiB names the probe until adverb_retarget_prepare() has changed it.
  * Nothing is flushed from CPU caches: what devices are to see is neither of the two.
+ *
+ * The DMA API gives the addresses, and the entries are made slice by slice of 2 MiB, so that others can run in
+ * between, and with memory that may be waited for.
  */
-static phys_addr_t first_target(const struct adverb_mapping *mapping, size_t offset)
-{
-	return offset % ADVERB_CHUNK_SIZE ? mapping->parking : mapping->probe;
-}
-
 #if ADVERB_DMA_IOVA
-static int map_range(struct adverb_mapping *mapping, struct device *dev)
+static int take_addresses(struct adverb_mapping *mapping, struct device *dev)
 {
-	size_t offset;
-	int error = 0;
-
 	if (!dma_iova_try_alloc(dev, &mapping->iova_state, mapping->parking, mapping->size))
 		return -ENOSPC;
 	mapping->iova = mapping->iova_state.addr;
-	for (offset = 0; offset < mapping->size; offset += PAGE_SIZE) {
-		error = dma_iova_link(dev, &mapping->iova_state, first_target(mapping, offset), offset,
-				      PAGE_SIZE, mapping_direction(mapping), DMA_ATTR_SKIP_CPU_SYNC);
-		if (error)
-			break;
-		if (offset % ADVERB_CHUNK_SIZE == 0)
-			cond_resched();
-	}
-	if (!error)
-		error = dma_iova_sync(dev, &mapping->iova_state, 0, mapping->size);
-	if (error)
-		dma_iova_destroy(dev, &mapping->iova_state, offset, mapping_direction(mapping),
-				 DMA_ATTR_SKIP_CPU_SYNC);
-	return error;
+	return 0;
 }
 
-static void unmap_range(struct adverb_mapping *mapping, struct device *dev)
+static void give_addresses(struct adverb_mapping *mapping, struct device *dev, size_t mapped)
 {
-	dma_iova_destroy(dev, &mapping->iova_state, mapping->size, mapping_direction(mapping),
+	dma_iova_destroy(dev, &mapping->iova_state, mapped,
+			 mapping->view == ADVERB_VIEW_READ ? DMA_TO_DEVICE : DMA_BIDIRECTIONAL,
 			 DMA_ATTR_SKIP_CPU_SYNC);
 }
 #else
 /*
- * An entry per page is the only way to have the same page many times in a row; transient, 32 bytes a page,
- * which nobody is charged for, and so only once at a time.
+ * There is no way to be given addresses alone: the end of what the CPU can address, where no memory is, is mapped by
+ * huge entries, to be read only, and unmapped at once. No device has been told of the addresses by then. It is not
+ * aligned to more than 2 MiB, or an entry of a GiB could be used, and what is mapped must be unmapped in slices.
  */
-static DEFINE_MUTEX(scatterlist_lock);
-
-static int map_range(struct adverb_mapping *mapping, struct device *dev)
+static phys_addr_t nowhere(const struct adverb_mapping *mapping)
 {
-	unsigned int i, pages = mapping->size >> PAGE_SHIFT;
-	struct scatterlist *entry;
-	struct sg_table table;
-	dma_addr_t expected;
-	int error;
+	phys_addr_t end = BIT_ULL(boot_cpu_data.x86_phys_bits);
 
-	mutex_lock(&scatterlist_lock);
-	error = sg_alloc_table(&table, pages, GFP_KERNEL);
-	if (error)
-		goto unlock;
-	for_each_sgtable_sg(&table, entry, i)
-		sg_set_page(entry, pfn_to_page(PHYS_PFN(first_target(mapping, (size_t)i << PAGE_SHIFT))),
-			    PAGE_SIZE, 0);
-	error = dma_map_sgtable(dev, &table, mapping_direction(mapping), DMA_ATTR_SKIP_CPU_SYNC);
-	if (error)
-		goto free;
-	mapping->iova = sg_dma_address(table.sgl);
-	expected = mapping->iova;
-	for_each_sgtable_dma_sg(&table, entry, i) {
-		if (sg_dma_address(entry) != expected)
-			break;
-		expected += sg_dma_len(entry);
-	}
-	if (expected != mapping->iova + mapping->size) {
-		dma_unmap_sgtable(dev, &table, mapping_direction(mapping), DMA_ATTR_SKIP_CPU_SYNC);
-		error = -EOPNOTSUPP;
-	}
-free:
-	sg_free_table(&table);
-unlock:
-	mutex_unlock(&scatterlist_lock);
-	return error;
+	return round_down(end - mapping->size, SZ_1G) - ADVERB_CHUNK_SIZE;
 }
 
-static void unmap_range(struct adverb_mapping *mapping, struct device *dev)
+static int take_addresses(struct adverb_mapping *mapping, struct device *dev)
 {
-	dma_unmap_page_attrs(dev, mapping->iova, mapping->size, mapping_direction(mapping),
-			     DMA_ATTR_SKIP_CPU_SYNC);
+	mapping->iova = dma_map_resource(dev, nowhere(mapping), mapping->size, DMA_TO_DEVICE, 0);
+	if (dma_mapping_error(dev, mapping->iova))
+		return -ENOSPC;
+	WARN_ON(iommu_unmap(mapping->domain, mapping->iova, mapping->size) != mapping->size);
+	return 0;
+}
+
+/* The DMA API unmaps what it has mapped, so all of it must be. */
+static void give_addresses(struct adverb_mapping *mapping, struct device *dev, size_t mapped)
+{
+	size_t rest = mapping->size - mapped;
+
+	if (rest && iommu_map(mapping->domain, mapping->iova + mapped, nowhere(mapping) + mapped, rest, IOMMU_READ,
+			      GFP_KERNEL))
+		dev_warn(dev, "adverb: %zu MiB of its addresses for DMA are lost: no memory\n",
+			 mapping->size >> 20);
+	else
+		dma_unmap_resource(dev, mapping->iova, mapping->size, DMA_TO_DEVICE, 0);
 }
 #endif
 
+/* The pages of a slice; the same ones for each. */
+static int make_slice(const struct adverb_mapping *mapping, struct sg_table *slice)
+{
+	struct scatterlist *entry;
+	unsigned int i;
+	int error = sg_alloc_table(slice, ADVERB_CHUNK_PAGES, GFP_KERNEL);
+
+	if (error)
+		return error;
+	for_each_sgtable_sg(slice, entry, i)
+		sg_set_page(entry, pfn_to_page(PHYS_PFN(i ? mapping->parking : mapping->probe)), PAGE_SIZE, 0);
+	return 0;
+}
+
+static int map_slices(struct adverb_mapping *mapping, struct device *dev, struct sg_table *slice, size_t *mapped)
+{
+	/* A read view's entries let nothing be written, whatever the memory region allows. */
+	int rights = IOMMU_READ | (mapping->view == ADVERB_VIEW_WRITE ? IOMMU_WRITE : 0);
+	ssize_t bytes;
+
+	if (dev_is_dma_coherent(dev))
+		rights |= IOMMU_CACHE;
+	for (*mapped = 0; *mapped < mapping->size; *mapped += ADVERB_CHUNK_SIZE) {
+		bytes = iommu_map_sg(mapping->domain, mapping->iova + *mapped, slice->sgl, slice->orig_nents, rights,
+				     GFP_KERNEL);
+		if (bytes < 0)
+			return bytes;
+		cond_resched();
+	}
+	return 0;
+}
+
+static int map_range(struct adverb_mapping *mapping, struct device *dev)
+{
+	struct sg_table slice;
+	size_t mapped = 0;
+	int error;
+
+	error = make_slice(mapping, &slice);
+	if (error)
+		return error;
+	error = take_addresses(mapping, dev);
+	if (error)
+		goto free;
+	/* Allocators of IOVA align to the size, so this is only what leaf tables rely on. */
+	error = mapping->iova % ADVERB_CHUNK_SIZE ? -EOPNOTSUPP : map_slices(mapping, dev, &slice, &mapped);
+	if (error)
+		give_addresses(mapping, dev, mapped);
+free:
+	sg_free_table(&slice);
+	return error;
+}
+
 static void unmap_parking(struct adverb_mapping *mapping, struct device *dev)
 {
-	unmap_range(mapping, dev);
+	give_addresses(mapping, dev, mapping->size);
 	/*
 	 * The kernel may put off the flush of an unmap for some milliseconds. The parking page and whatever
 	 * an entry still named must not be freed before it.
 	 */
-	if (!adverb_breaks(ADVERB_BROKEN_FLUSH))
-		iommu_flush_iotlb_all(mapping->domain);
+	iommu_flush_iotlb_all(mapping->domain);
 }
 
 static int map_parking(struct adverb_mapping *mapping, struct device *dev)
 {
 	int error = map_range(mapping, dev);
 
-	if (error) {
+	if (error)
 		iommu_flush_iotlb_all(mapping->domain); /* as in unmap_parking() */
-		return error;
-	}
-	/* Allocators of IOVA align to the size, so this is only what leaf tables rely on. */
-	if (mapping->iova % ADVERB_CHUNK_SIZE == 0)
-		return 0;
-	unmap_parking(mapping, dev);
-	return -EOPNOTSUPP;
+	return error;
 }
 
 static unsigned long mapping_charge(const struct adverb_mapping *mapping)
@@ -194,7 +206,7 @@ static const char *refusal_of(int error)
 	case -EOPNOTSUPP:
 		return "the DMA API gave it no contiguous run of addresses";
 	case -ENOSPC:
-		return "its addresses for DMA are used up";
+		return "the DMA API has no run of addresses for it; they are used up, or it has operations of its own";
 	default:
 		return NULL;
 	}
@@ -238,7 +250,7 @@ static struct adverb_mapping *mapping_create(struct adverb_extent *extent, unsig
 		goto free_probe;
 	}
 	error = -EOPNOTSUPP;
-	reason = adverb_retarget_prepare(mapping);
+	reason = adverb_retarget_prepare(mapping, dev);
 	if (reason)
 		goto unmap;
 	error = adverb_extent_add_mapping(extent, mapping);
@@ -278,30 +290,12 @@ static struct adverb_mapping *find_mapping(struct adverb_extent *extent, unsigne
 	return NULL;
 }
 
-/**
- * adverb_mapping_get - the mapping of a view for a device
- * @extent: whose
- * @view: built
- * @dev: of the importer
- *
- * Devices of one IOMMU domain share it. Why a device is refused is logged, counted and told by netlink. May
- * sleep, and takes mmap_lock; dma_resv is not held.
- *
- * Return: the mapping, for adverb_mapping_put(); NULL for the soft RNIC, which needs none;
- * ERR_PTR(-EOPNOTSUPP): the device is refused; ERR_PTR(-ENOSPC): and its addresses are used up; what
- * adverb_charge() and adverb_extent_add_mapping() return; or what the DMA API does.
- */
-struct adverb_mapping *adverb_mapping_get(struct adverb_extent *extent, unsigned int view,
-					  struct device *dev)
+static struct adverb_mapping *find_or_make(struct adverb_extent *extent, unsigned int view, struct device *dev)
 {
+	struct iommu_domain *domain = iommu_get_domain_for_dev(dev);
+	const char *reason = refusal(dev, domain);
 	struct adverb_mapping *mapping;
-	struct iommu_domain *domain;
-	const char *reason;
 
-	if (adverb_soft_is(dev))
-		return NULL;
-	domain = iommu_get_domain_for_dev(dev);
-	reason = refusal(dev, domain);
 	if (reason)
 		return refuse(extent, dev, reason);
 	mutex_lock(&extent->attach_lock);
@@ -318,13 +312,40 @@ struct adverb_mapping *adverb_mapping_get(struct adverb_extent *extent, unsigned
 }
 
 /**
+ * adverb_mapping_get - the mapping of a view for a device
+ * @extent: whose
+ * @view: built
+ * @dev: of the importer
+ *
+ * Devices of one IOMMU domain share it. Why a device is refused is logged, counted and told by netlink. May
+ * sleep; takes no mmap_lock; dma_resv is not held.
+ *
+ * Return: the mapping, for adverb_mapping_put(); NULL for the soft RNIC, which needs none;
+ * ERR_PTR(-EOPNOTSUPP): the device is refused; ERR_PTR(-ENOSPC): and its addresses are used up; what
+ * adverb_charge() and adverb_extent_add_mapping() return; or what the DMA API does.
+ */
+struct adverb_mapping *adverb_mapping_get(struct adverb_extent *extent, unsigned int view,
+					  struct device *dev)
+{
+	u64 begun = trace_adverb_attach_enabled() ? ktime_get_ns() : 0;
+	struct adverb_mapping *mapping;
+
+	if (adverb_soft_is(dev))
+		return NULL;
+	mapping = find_or_make(extent, view, dev);
+	if (begun)
+		trace_adverb_attach(dev, extent, view, PTR_ERR_OR_ZERO(mapping), ktime_get_ns() - begun);
+	return mapping;
+}
+
+/**
  * adverb_mapping_put - a device lets go of a mapping
  * @mapping: of adverb_mapping_get(), or NULL
  * @dev: which uses it no more
  *
  * With its last user all entries are parked and synced, then unmapped, flushed, and only then freed. Unmapped
  * for the device that lets go now: of those that share the range, the one it was mapped for may be unplugged.
- * May sleep, and takes mmap_lock; dma_resv is not held.
+ * May sleep; takes no mmap_lock; dma_resv is not held.
  */
 void adverb_mapping_put(struct adverb_mapping *mapping, struct device *dev)
 {

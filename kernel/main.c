@@ -3,6 +3,7 @@
 #include <linux/fs.h>
 #include <linux/miscdevice.h>
 #include <linux/module.h>
+#include <linux/sched/mm.h>
 #include <linux/slab.h>
 
 #include "adverb.h"
@@ -16,6 +17,8 @@ static int file_open(struct inode *inode, struct file *filp)
 	mutex_init(&file->lock);
 	xa_init_flags(&file->regions, XA_FLAGS_ALLOC1);
 	xa_init_flags(&file->tables, XA_FLAGS_ALLOC1);
+	file->mm = current->mm;
+	mmgrab(file->mm);
 	filp->private_data = file;
 	return 0;
 }
@@ -24,9 +27,11 @@ static int file_release(struct inode *inode, struct file *filp)
 {
 	struct adverb_file *file = filp->private_data;
 
+	adverb_monitor_end(file);
 	adverb_regions_destroy(file);
 	xa_destroy(&file->regions);
 	xa_destroy(&file->tables);
+	mmdrop(file->mm);
 	kfree(file);
 	return 0;
 }
@@ -43,6 +48,9 @@ static const struct file_operations file_ops = {
 	.unlocked_ioctl = adverb_ioctl,
 	.compat_ioctl = compat_ptr_ioctl, /* all structures are of fixed width */
 	.mmap = file_mmap,
+	.read = adverb_changes_read,
+	.poll = adverb_changes_poll,
+	.flush = adverb_monitor_flush,
 };
 
 static struct miscdevice adverb_device = {
@@ -56,15 +64,12 @@ static int __init adverb_init(void)
 {
 	int error;
 
-	error = adverb_enter_init();
+	error = adverb_present_init();
 	if (error)
 		return error;
-	error = adverb_regions_init();
-	if (error)
-		goto exit_enter;
 	error = adverb_soft_init();
 	if (error)
-		goto exit_regions;
+		goto exit_present;
 	error = adverb_netlink_init();
 	if (error)
 		goto exit_soft;
@@ -77,18 +82,15 @@ exit_netlink:
 	adverb_netlink_exit();
 exit_soft:
 	adverb_soft_exit();
-exit_regions:
-	adverb_regions_exit();
-exit_enter:
-	adverb_enter_exit();
+exit_present:
+	adverb_present_exit();
 	return error;
 }
 
-/* No file is open and no dma-buf is left: both hold the module. What tables held may still be queued. */
+/* No file is open, no dma-buf is left and no table is mapped: all of them hold the module. */
 static void __exit adverb_exit(void)
 {
-	adverb_enter_exit();
-	adverb_regions_exit();
+	adverb_present_exit();
 	misc_deregister(&adverb_device);
 	adverb_netlink_exit();
 	adverb_soft_exit();

@@ -2,6 +2,8 @@
 /* Generic netlink: who uses the module and how much, its limits, and an event when it refuses something. */
 #include <linux/cred.h>
 #include <linux/lockdep.h>
+#include <linux/pid.h>
+#include <linux/pid_namespace.h>
 #include <linux/user_namespace.h>
 #include <net/genetlink.h>
 #include <net/sock.h>
@@ -35,15 +37,16 @@ static bool put_counts(struct sk_buff *skb, const atomic64_t *counts)
 static bool put_region(struct sk_buff *skb, struct adverb_region *region, struct user_namespace *users)
 {
 	lockdep_assert_held(&adverb_regions_lock);
-	return !nla_put_u32(skb, ADVERB_ATTR_PID, region->pid) &&
+	return !nla_put_u32(skb, ADVERB_ATTR_PID, pid_nr_ns(region->pid, task_active_pid_ns(current))) &&
 	       !nla_put_u32(skb, ADVERB_ATTR_UID, from_kuid_munged(users, adverb_user_uid(region->user))) &&
 	       !nla_put_u32(skb, ADVERB_ATTR_REGION, region->number) &&
 	       !nla_put_u64_64bit(skb, ADVERB_ATTR_START, region->start, ADVERB_ATTR_PAD) &&
 	       !nla_put_u64_64bit(skb, ADVERB_ATTR_LENGTH, region->length, ADVERB_ATTR_PAD) &&
-	       !nla_put_u32(skb, ADVERB_ATTR_EXTENTS, adverb_region_extents(region)) &&
+	       !nla_put_u32(skb, ADVERB_ATTR_EXTENTS, READ_ONCE(region->extent_count)) &&
 	       !nla_put_u32(skb, ADVERB_ATTR_ATTACHMENTS, atomic_read(&region->attachments)) &&
 	       !nla_put_u64_64bit(skb, ADVERB_ATTR_CHARGED_PAGES, atomic64_read(&region->charged),
 				  ADVERB_ATTR_PAD) &&
+	       !nla_put_u32(skb, ADVERB_ATTR_DESTROYED, READ_ONCE(region->dead)) &&
 	       put_counts(skb, region->counts);
 }
 
@@ -163,7 +166,7 @@ void adverb_event(struct adverb_region *region, const char *reason)
 	if (!skb)
 		return;
 	header = genlmsg_put(skb, 0, 0, &family, 0, ADVERB_CMD_EVENT);
-	if (!header || nla_put_u32(skb, ADVERB_ATTR_PID, region->pid) ||
+	if (!header || nla_put_u32(skb, ADVERB_ATTR_PID, pid_nr(region->pid)) ||
 	    nla_put_u32(skb, ADVERB_ATTR_REGION, region->number) ||
 	    nla_put_string(skb, ADVERB_ATTR_REASON, reason)) {
 		nlmsg_free(skb);

@@ -1,25 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Regions: created in constant time, killed when the program says so or its file goes, freed when the last
- * dma-buf (a device's memory region) is gone too. A killed region answers every device with the parking
+ * dma-buf (a device's memory region) and mapped table is gone too. A killed region answers every device with the parking
  * page: what it named may be other memory by then.
  */
 #include <linux/lockdep.h>
+#include <linux/pid.h>
 #include <linux/random.h>
 #include <linux/sched/mm.h>
 #include <linux/slab.h>
 
 #include "adverb.h"
 
-/* All that are not killed. */
+/* All that are charged for, also if killed. */
 LIST_HEAD(adverb_regions);
 DEFINE_MUTEX(adverb_regions_lock);
-
-/*
- * Of our own: freeing waits for the mmap_lock of an owner, who can hold it for long. What goes on for
- * others on other queues must not wait behind it.
- */
-static struct workqueue_struct *free_queue;
 
 static void region_free(struct kref *ref)
 {
@@ -28,9 +23,14 @@ static void region_free(struct kref *ref)
 	unsigned long index;
 	int view;
 
-	WARN_ON(!list_empty(&region->node) || region->tables_mapped || atomic_read(&region->attachments));
-	xa_for_each(&region->extents, index, extent)
+	WARN_ON(atomic_read(&region->attachments));
+	mutex_lock(&adverb_regions_lock);
+	list_del(&region->node);
+	mutex_unlock(&adverb_regions_lock);
+	xa_for_each(&region->extents, index, extent) {
 		adverb_extent_destroy(extent);
+		cond_resched();
+	}
 	xa_destroy(&region->extents);
 	for (view = 0; view < ADVERB_VIEWS; view++) {
 		WARN_ON(atomic64_read(&region->resident[view]));
@@ -38,52 +38,26 @@ static void region_free(struct kref *ref)
 			__free_page(region->parking[view]);
 	}
 	if (region->user) {
-		adverb_uncharge(region, atomic64_read(&region->charged));
+		if (region->parking_charged)
+			adverb_uncharge(region, region->parking_charged);
+		WARN_ON(atomic64_read(&region->charged));
 		adverb_user_put(region->user);
 	}
 	mmdrop(region->mm);
-	kfree(region);
+	put_pid(region->pid);
+	kfree_rcu(region, rcu); /* who looks for it sees that it has no reference left */
 }
 
 /**
  * adverb_region_put - drop a reference to a region
  * @region: freed with the last one
  *
- * May sleep, take mmap_lock, and wait for an invalidation of the owner's going on.
+ * May sleep, and wait for an invalidation of the owner's going on; takes no mmap_lock.
  */
 void adverb_region_put(struct adverb_region *region)
 {
 	might_sleep();
 	kref_put(&region->ref, region_free);
-}
-
-static void region_put_work(struct work_struct *work)
-{
-	adverb_region_put(container_of(work, struct adverb_region, put_work));
-}
-
-/**
- * adverb_region_put_later - drop a reference where nothing may be waited for
- * @region: one such reference may be dropped at a time
- *
- * Any context, any locks. An owner that holds its mmap_lock for long, and has many regions to free, delays
- * the freeing for all others here.
- */
-void adverb_region_put_later(struct adverb_region *region)
-{
-	queue_work(free_queue, &region->put_work);
-}
-
-/**
- * adverb_region_take_back - get a reference again after adverb_region_put_later()
- * @region: the caller knows it is there
- *
- * One that is still queued to be dropped is as good as a new one. Any context, any locks.
- */
-void adverb_region_take_back(struct adverb_region *region)
-{
-	if (!cancel_work(&region->put_work))
-		kref_get(&region->ref);
 }
 
 /**
@@ -98,15 +72,13 @@ struct adverb_region *adverb_region_get_own(struct adverb_file *file, u32 number
 {
 	struct adverb_region *region;
 
-	mutex_lock(&file->lock);
+	rcu_read_lock();
 	region = xa_load(&file->regions, number);
-	if (!region)
-		region = ERR_PTR(-ENOENT);
-	else if (region->mm != current->mm)
+	if (region && region->mm != current->mm)
 		region = ERR_PTR(-EPERM);
-	else
-		kref_get(&region->ref);
-	mutex_unlock(&file->lock);
+	else if (!region || !kref_get_unless_zero(&region->ref))
+		region = ERR_PTR(-ENOENT);
+	rcu_read_unlock();
 	return region;
 }
 
@@ -117,15 +89,19 @@ struct adverb_region *adverb_region_get_own(struct adverb_file *file, u32 number
  */
 static int make_parking(struct adverb_region *region)
 {
-	int view;
+	unsigned int pages = region->read_only ? 1 : ADVERB_VIEWS, view; /* the read view is the first */
+	int error;
 
-	for (view = 0; view < ADVERB_VIEWS; view++) {
+	for (view = 0; view < pages; view++) {
 		region->parking[view] = alloc_page(GFP_KERNEL_ACCOUNT | __GFP_ZERO);
 		if (!region->parking[view])
 			return -ENOMEM;
 	}
 	get_random_bytes(page_address(region->parking[ADVERB_VIEW_READ]), PAGE_SIZE);
-	return adverb_charge(region, ADVERB_VIEWS);
+	error = adverb_charge(region, pages);
+	if (!error)
+		region->parking_charged = pages;
+	return error;
 }
 
 /**
@@ -133,13 +109,16 @@ static int make_parking(struct adverb_region *region)
  * @file: that numbers it
  * @start: its first byte
  * @length: bytes
+ * @extent_shift: log2 of the bytes of its extents, from ADVERB_EXTENT_SHIFT_MIN to _MAX
+ * @read_only: it has no write views
  *
  * Constant time whatever the length. May sleep. The region is the file's, and may be gone on return.
  *
  * Return: its number in the file, from 1 on; -EINVAL: no range that a program could have; -EDQUOT: the user's
  * limit; -ENOMEM: also RLIMIT_MEMLOCK; -EBUSY: the file has no number left.
  */
-int adverb_region_create(struct adverb_file *file, u64 start, u64 length)
+int adverb_region_create(struct adverb_file *file, u64 start, u64 length, unsigned int extent_shift,
+			 bool read_only)
 {
 	struct adverb_region *region;
 	u32 number;
@@ -156,13 +135,15 @@ int adverb_region_create(struct adverb_file *file, u64 start, u64 length)
 	xa_init(&region->extents);
 	INIT_LIST_HEAD(&region->node);
 	INIT_DELAYED_WORK(&region->remap_work, adverb_remap_work);
-	INIT_WORK(&region->put_work, region_put_work);
 	region->file = file;
+	region->extent_shift = extent_shift;
+	region->read_only = read_only;
 	region->start = start;
 	region->length = length;
 	region->first = start & PAGE_MASK;
 	region->last = PAGE_ALIGN(start + length);
-	region->pid = task_tgid_nr(current);
+	region->pid = get_pid(task_tgid(current));
+	region->memlock = adverb_memlock();
 	region->mm = current->mm;
 	mmgrab(region->mm);
 	region->user = adverb_user_get();
@@ -184,9 +165,6 @@ int adverb_region_create(struct adverb_file *file, u64 start, u64 length)
 	/* From here on another thread may destroy it. */
 	if (!error)
 		return number;
-	mutex_lock(&adverb_regions_lock);
-	list_del_init(&region->node);
-	mutex_unlock(&adverb_regions_lock);
 put:
 	adverb_region_put(region);
 	return error;
@@ -199,9 +177,6 @@ static void region_kill(struct adverb_region *region)
 	unsigned long index;
 	int view;
 
-	mutex_lock(&adverb_regions_lock);
-	list_del_init(&region->node);
-	mutex_unlock(&adverb_regions_lock);
 	mutex_lock(&region->lock);
 	WRITE_ONCE(region->dead, true);
 	xa_for_each(&region->extents, index, extent) {
@@ -262,7 +237,7 @@ void adverb_regions_destroy(struct adverb_file *file)
 /* The extent at an address, made if it is the first time. */
 static struct adverb_extent *region_extent(struct adverb_region *region, unsigned long address)
 {
-	unsigned long index = address >> ADVERB_EXTENT_SHIFT, start, end;
+	unsigned long index = address >> region->extent_shift, start, end;
 	struct adverb_extent *extent;
 	int error;
 
@@ -270,26 +245,38 @@ static struct adverb_extent *region_extent(struct adverb_region *region, unsigne
 	extent = xa_load(&region->extents, index);
 	if (extent)
 		return extent;
-	start = max(region->first, index << ADVERB_EXTENT_SHIFT);
-	end = min(region->last, (index + 1) << ADVERB_EXTENT_SHIFT);
-	error = adverb_charge(region, adverb_extent_charge(start, end));
-	if (error)
-		return ERR_PTR(error);
+	start = max(region->first, index << region->extent_shift);
+	end = min(region->last, (index + 1) << region->extent_shift);
 	extent = adverb_extent_create(region, start, end);
-	if (IS_ERR(extent)) {
-		error = PTR_ERR(extent);
-		goto uncharge;
-	}
+	if (IS_ERR(extent))
+		return extent;
 	error = xa_err(xa_store(&region->extents, index, extent, GFP_KERNEL_ACCOUNT));
-	if (error)
-		goto destroy;
+	if (error) {
+		adverb_extent_destroy(extent);
+		return ERR_PTR(error);
+	}
+	WRITE_ONCE(region->extent_count, region->extent_count + 1);
 	return extent;
+}
 
-destroy:
+static bool has_view(const struct adverb_extent *extent)
+{
+	int view;
+
+	for (view = 0; view < ADVERB_VIEWS; view++)
+		if (extent->views[view].built)
+			return true;
+	return false;
+}
+
+/* Takes an extent out of the region for good. Nobody else has a reference, or can get one. */
+static void remove_extent(struct adverb_region *region, struct adverb_extent *extent)
+{
+	lockdep_assert_held(&region->lock);
+	xa_erase(&region->extents, extent->start >> region->extent_shift);
+	WRITE_ONCE(region->extent_count, region->extent_count - 1);
+	adverb_extent_kill(extent);
 	adverb_extent_destroy(extent);
-uncharge:
-	adverb_uncharge(region, adverb_extent_charge(start, end));
-	return ERR_PTR(error);
 }
 
 /* Gives a view's state table a number, by which it can be mapped, if it has none yet. */
@@ -315,21 +302,26 @@ static int number_table(struct adverb_extent *extent, unsigned int view)
  * @region: the caller has a reference
  * @address: in the region's pages
  * @view: which
+ * @fresh: out: whether this call has built the view; not written with an error
  *
- * May sleep, and takes mmap_lock.
+ * May sleep, and takes the mmap_lock of the caller's address space.
  *
- * Return: the extent, which lives as long as the region; ERR_PTR(-ERANGE): beside the region;
+ * Return: the extent, whose view has one user more until that is counted down; ERR_PTR(-ERANGE): beside the region;
+ * ERR_PTR(-EACCES): a write view of a region that has none;
  * ERR_PTR(-ESHUTDOWN): the region was killed; what adverb_charge() returns; ERR_PTR(-EBUSY): the file has no
  * number left for the table; or ERR_PTR(-ENOMEM).
  */
 struct adverb_extent *adverb_region_build(struct adverb_region *region, unsigned long address,
-					  unsigned int view)
+					  unsigned int view, bool *fresh)
 {
 	struct adverb_extent *extent;
 	int error = 0;
+	bool built;
 
 	if (address < region->first || address >= region->last)
 		return ERR_PTR(-ERANGE);
+	if (view == ADVERB_VIEW_WRITE && region->read_only)
+		return ERR_PTR(-EACCES);
 	mutex_lock(&region->lock);
 	if (region->dead) {
 		extent = ERR_PTR(-ESHUTDOWN);
@@ -338,51 +330,117 @@ struct adverb_extent *adverb_region_build(struct adverb_region *region, unsigned
 	extent = region_extent(region, address);
 	if (IS_ERR(extent))
 		goto unlock;
-	if (!extent->views[view].built)
+	built = extent->views[view].built;
+	if (!built)
 		error = adverb_extent_add_view(extent, view);
 	if (!error)
 		error = number_table(extent, view);
-	if (error)
-		extent = ERR_PTR(error);
+	if (!error) {
+		*fresh = !built;
+		atomic_inc(&extent->views[view].users);
+		goto unlock;
+	}
+	if (!extent->views[view].table && extent->views[view].built)
+		adverb_extent_drop_view(extent, view);
+	/* Nobody has been told of a new one; one that is being used had a view before. */
+	if (!has_view(extent) && refcount_dec_if_one(&extent->ref))
+		remove_extent(region, extent);
+	extent = ERR_PTR(error);
 unlock:
 	mutex_unlock(&region->lock);
 	return extent;
 }
 
-/**
- * adverb_region_extents - how many extents of a region are built
- * @region: may be in use
- *
- * Any context.
- *
- * Return: as many as there were at some time during the call.
+/*
+ * Takes the number of a view's table away if nobody uses the view, and with the last view the extent's reference
+ * of the region. Who counts up a view's users has one of the two locks.
  */
-u32 adverb_region_extents(struct adverb_region *region)
+static int retire_view(struct adverb_extent *extent, unsigned int view, bool last)
+{
+	struct adverb_file *file = extent->region->file;
+	struct adverb_view *retired = &extent->views[view];
+	int error = 0;
+
+	lockdep_assert_held(&extent->region->lock);
+	mutex_lock(&file->lock);
+	if (atomic_read(&retired->users) || (last && !refcount_dec_if_one(&extent->ref))) {
+		error = -EBUSY;
+	} else {
+		xa_erase(&file->tables, retired->table);
+		retired->table = 0;
+	}
+	mutex_unlock(&file->lock);
+	return error;
+}
+
+/**
+ * adverb_region_give_back - take a view of an extent away, and with its last view the extent
+ * @region: the caller has a reference
+ * @address: in the region's pages
+ * @view: which
+ *
+ * May sleep.
+ *
+ * Return: 0; -ERANGE: beside the region; -ESHUTDOWN: the region was killed; -ENXIO: no such view was built there;
+ * -EBUSY: it is in use.
+ */
+int adverb_region_give_back(struct adverb_region *region, unsigned long address, unsigned int view)
 {
 	struct adverb_extent *extent;
-	unsigned long index;
-	u32 extents = 0;
+	int error = -ENXIO;
+	bool last;
 
-	xa_for_each(&region->extents, index, extent)
-		extents++;
-	return extents;
+	if (address < region->first || address >= region->last)
+		return -ERANGE;
+	mutex_lock(&region->lock);
+	if (region->dead) {
+		error = -ESHUTDOWN;
+		goto unlock;
+	}
+	extent = xa_load(&region->extents, address >> region->extent_shift);
+	if (!extent || !extent->views[view].built)
+		goto unlock;
+	last = !extent->views[!view].built;
+	/* The worker has references for a moment; nobody shall hear of that. */
+	cancel_delayed_work_sync(&region->remap_work);
+	error = retire_view(extent, view, last);
+	if (error)
+		goto remap;
+	adverb_extent_drop_view(extent, view);
+	if (last)
+		remove_extent(region, extent);
+remap:
+	adverb_remap_soon(region); /* whatever it has not come to */
+unlock:
+	mutex_unlock(&region->lock);
+	return error;
 }
 
 /**
- * adverb_regions_init - make the queue on which regions are freed
+ * adverb_region_view - find an extent that has a view
+ * @region: the caller has a reference
+ * @address: in the region's pages
+ * @view: which
  *
- * Return: 0 or -ENOMEM.
+ * May sleep.
+ *
+ * Return: the extent, whose view has one user more until that is counted down; ERR_PTR(-ERANGE): beside the region;
+ * ERR_PTR(-ESHUTDOWN): the region was killed; ERR_PTR(-ENXIO): no such view was built there.
  */
-int __init adverb_regions_init(void)
+struct adverb_extent *adverb_region_view(struct adverb_region *region, unsigned long address, unsigned int view)
 {
-	free_queue = alloc_workqueue("adverb_free", WQ_UNBOUND, 0);
-	return free_queue ? 0 : -ENOMEM;
-}
+	struct adverb_extent *extent;
 
-/**
- * adverb_regions_exit - wait for what is to be freed and take the queue away
- */
-void adverb_regions_exit(void)
-{
-	destroy_workqueue(free_queue);
+	if (address < region->first || address >= region->last)
+		return ERR_PTR(-ERANGE);
+	mutex_lock(&region->lock);
+	extent = xa_load(&region->extents, address >> region->extent_shift);
+	if (region->dead)
+		extent = ERR_PTR(-ESHUTDOWN);
+	else if (!extent || !extent->views[view].built)
+		extent = ERR_PTR(-ENXIO);
+	else
+		atomic_inc(&extent->views[view].users);
+	mutex_unlock(&region->lock);
+	return extent;
 }

@@ -19,6 +19,7 @@
 #include <asm/cacheflush.h>
 
 #include "adverb.h"
+#include "trace.h"
 
 #define ENTRY_ADDRESS GENMASK_ULL(51, 12)
 #define ENTRY_PRESENT 3ULL /* readable or writable (Intel); present (AMD, first stage) */
@@ -60,7 +61,7 @@ static bool entry_names(const struct adverb_mapping *mapping, u64 *leaf, dma_add
 	       iommu_iova_to_phys(mapping->domain, iova) == page;
 }
 
-static void exchange_target(u64 *entry, phys_addr_t target)
+static void exchange_target(const struct adverb_mapping *mapping, u64 *entry, phys_addr_t target)
 {
 	u64 before, after;
 
@@ -69,8 +70,8 @@ static void exchange_target(u64 *entry, phys_addr_t target)
 		before = READ_ONCE(*entry);
 		after = (before & ~ENTRY_ADDRESS) | target;
 	} while (cmpxchg64(entry, before, after) != before);
-	/* Not every IOMMU looks into the CPU's caches when it walks, and which do not is not told. */
-	clflush_cache_range(entry, sizeof(*entry));
+	if (!mapping->walks_snoop)
+		clflush_cache_range(entry, sizeof(*entry));
 }
 
 /*
@@ -85,11 +86,11 @@ static bool prove_leaf(const struct adverb_mapping *mapping, u64 *leaf, dma_addr
 	if (!entry_names(mapping, leaf, iova, mapping->probe) ||
 	    !entry_names(mapping, leaf, iova + PAGE_SIZE, mapping->parking))
 		return false;
-	exchange_target(entry, mapping->parking);
+	exchange_target(mapping, entry, mapping->parking);
 	if (entry_names(mapping, leaf, iova, mapping->parking) &&
 	    entry_names(mapping, leaf, iova + PAGE_SIZE, mapping->parking))
 		return true;
-	exchange_target(entry, mapping->probe);
+	exchange_target(mapping, entry, mapping->probe);
 	return false;
 }
 
@@ -105,8 +106,7 @@ static bool prove_root(struct adverb_mapping *mapping, u64 *root, int levels)
 		if (!leaf || !virt_addr_valid(leaf) || !prove_leaf(mapping, leaf, iova))
 			return false;
 		mapping->leaf[i] = leaf;
-		if ((i & 63) == 63)
-			cond_resched();
+		cond_resched();
 	}
 	return true;
 }
@@ -140,6 +140,7 @@ static bool find_tables(struct adverb_mapping *mapping)
 		candidate &= ~7UL; /* AMD keeps the depth there */
 		if (!candidate || candidate % PAGE_SIZE || !virt_addr_valid((void *)candidate))
 			continue;
+		cond_resched();
 		for (levels = 2; levels <= MAX_LEVELS; levels++)
 			if (root_is_plausible(mapping, (u64 *)candidate, levels) &&
 			    prove_root(mapping, (u64 *)candidate, levels))
@@ -148,40 +149,41 @@ static bool find_tables(struct adverb_mapping *mapping)
 	return false;
 }
 
+/*
+ * Not every IOMMU looks into the CPU's caches when it walks, and which of Intel's do only their driver knows. AMD's do:
+ * its driver flushes nothing either.
+ */
+static bool walks_snoop(struct device *dev)
+{
+	const struct dev_iommu *iommu = dev->iommu;
+
+	return iommu && iommu->iommu_dev && iommu->iommu_dev->dev &&
+	       !strncmp(dev_name(iommu->iommu_dev->dev), "ivhd", 4);
+}
+
 /**
  * adverb_retarget_prepare - find and prove the leaf tables of a fresh mapping
  * @mapping: its first entry of each 2 MiB names the probe, and no device uses it yet; its extent's
  *	attach_lock is held
+ * @dev: of its domain
  *
  * Afterwards all entries name the parking page, and the IOMMU knows. May sleep.
  *
  * Return: NULL, or why its entries cannot be changed.
  */
-const char *adverb_retarget_prepare(struct adverb_mapping *mapping)
+const char *adverb_retarget_prepare(struct adverb_mapping *mapping, struct device *dev)
 {
 	bool found;
 
 	lockdep_assert_held(&mapping->extent->attach_lock);
 	if (cc_platform_has(CC_ATTR_MEM_ENCRYPT))
 		return "memory is encrypted; entries cannot be checked";
+	mapping->walks_snoop = walks_snoop(dev);
 	found = find_tables(mapping);
 	/* The IOMMU may have looked at any entry at any time; the probe will be freed. */
 	iommu_flush_iotlb_all(mapping->domain);
 	return found ? NULL : "its IOMMU's tables were not found or not proven to be changeable in place";
 }
-
-#ifdef ADVERB_BREAK
-/* What the API offers instead, for the tests to show what it does to a device. */
-static void unmap_and_map(struct adverb_mapping *mapping, dma_addr_t iova, phys_addr_t target)
-{
-	int rights = IOMMU_CACHE | IOMMU_READ | (mapping->view == ADVERB_VIEW_WRITE ? IOMMU_WRITE : 0);
-
-	iommu_unmap(mapping->domain, iova, PAGE_SIZE);
-	WARN_ON(iommu_map(mapping->domain, iova, target, PAGE_SIZE, rights, GFP_ATOMIC));
-}
-#else
-static void unmap_and_map(struct adverb_mapping *mapping, dma_addr_t iova, phys_addr_t target) {}
-#endif
 
 /**
  * adverb_retarget - point the entry of a page elsewhere
@@ -197,14 +199,12 @@ void adverb_retarget(struct adverb_mapping *mapping, unsigned long address, phys
 	dma_addr_t iova = mapping->iova + offset;
 
 	lockdep_assert_held_write(&mapping->extent->lock);
-	if (adverb_breaks(ADVERB_BROKEN_GAP))
-		unmap_and_map(mapping, iova, target);
-	else
-		exchange_target(&mapping->leaf[offset >> ADVERB_CHUNK_SHIFT][chunk_slot(address)], target);
+	exchange_target(mapping, &mapping->leaf[offset >> ADVERB_CHUNK_SHIFT][chunk_slot(address)], target);
+	trace_adverb_retarget(mapping, address, iova, target == mapping->parking);
 	iommu_iotlb_gather_add_range(&mapping->gather, iova, PAGE_SIZE);
 	adverb_gather_leaf(&mapping->gather);
 	mapping->needs_sync = true;
-	adverb_count(mapping->extent->region, ADVERB_RETARGETS, 1);
+	mapping->extent->retargeted++; /* counted with the sync: atomics for each page would cost as much as the exchange */
 }
 
 /**
@@ -216,6 +216,7 @@ void adverb_retarget(struct adverb_mapping *mapping, unsigned long address, phys
  */
 void adverb_retarget_sync(struct adverb_extent *extent)
 {
+	u64 begun = trace_adverb_sync_enabled() ? ktime_get_ns() : 0;
 	struct adverb_mapping *mapping;
 	unsigned int syncs = 0;
 
@@ -228,5 +229,9 @@ void adverb_retarget_sync(struct adverb_extent *extent)
 		mapping->needs_sync = false;
 		syncs++;
 	}
+	if (begun && syncs)
+		trace_adverb_sync(extent, extent->retargeted, syncs, ktime_get_ns() - begun);
 	adverb_count(extent->region, ADVERB_SYNCS, syncs);
+	adverb_count(extent->region, ADVERB_RETARGETS, extent->retargeted);
+	extent->retargeted = 0;
 }

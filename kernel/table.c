@@ -4,8 +4,8 @@
  * building the view told.
  *
  * Pages of a table live as long as they are mapped, so their region must too, or nobody would be charged for
- * them. The last mapping cannot drop the reference itself: it goes under mmap_lock, which freeing a region
- * takes.
+ * them: each mapping holds a reference to it and counts as a user of the view, also each part and each copy in a
+ * child (MADV_DOFORK, on kernels that let it).
  */
 #include <linux/lockdep.h>
 #include <linux/mm.h>
@@ -13,37 +13,22 @@
 
 #include "adverb.h"
 
-/*
- * Makes a change of the count and what follows from it one step: with MADV_DOFORK, which 6.12 lets them have,
- * mappings can be in several address spaces.
- */
-static DEFINE_SPINLOCK(mapped_lock);
-
-static void table_get(struct adverb_region *region)
-{
-	spin_lock(&mapped_lock);
-	if (!region->tables_mapped++)
-		adverb_region_take_back(region);
-	spin_unlock(&mapped_lock);
-}
-
-static void table_put(struct adverb_region *region)
-{
-	spin_lock(&mapped_lock);
-	if (!--region->tables_mapped)
-		adverb_region_put_later(region);
-	spin_unlock(&mapped_lock);
-}
-
 /* Of a part or a copy of a mapping there is. */
 static void table_open(struct vm_area_struct *vma)
 {
-	table_get(vma->vm_private_data);
+	struct adverb_view *view = vma->vm_private_data;
+
+	atomic_inc(&view->users);
+	kref_get(&view->extent->region->ref);
 }
 
 static void table_close(struct vm_area_struct *vma)
 {
-	table_put(vma->vm_private_data);
+	struct adverb_view *view = vma->vm_private_data;
+	struct adverb_region *region = view->extent->region;
+
+	atomic_dec(&view->users); /* the extent may be gone now */
+	adverb_region_put(region);
 }
 
 static const struct vm_operations_struct table_vm_ops = {
@@ -56,12 +41,12 @@ static const struct vm_operations_struct table_vm_ops = {
  * could also not be told apart from a bug. Not inherited over fork, unless the owner asks for it: a child's
  * memory is not what the words are about.
  */
-static int map_words(struct adverb_region *region, struct adverb_view *view, struct vm_area_struct *vma)
+static int map_words(struct adverb_view *view, struct vm_area_struct *vma)
 {
 	unsigned long length = vma->vm_end - vma->vm_start, offset;
 	int error;
 
-	lockdep_assert_held(&region->file->lock); /* which keeps the region */
+	lockdep_assert_held(&view->extent->region->file->lock); /* which keeps the view */
 	if (!(vma->vm_flags & VM_SHARED) || (vma->vm_flags & (VM_WRITE | VM_EXEC)))
 		return -EACCES;
 	if (length > view->words_size)
@@ -73,9 +58,9 @@ static int map_words(struct adverb_region *region, struct adverb_view *view, str
 		if (error)
 			return error;
 	}
-	table_get(region);
-	vma->vm_private_data = region;
+	vma->vm_private_data = view;
 	vma->vm_ops = &table_vm_ops;
+	table_open(vma);
 	return 0;
 }
 
@@ -99,8 +84,8 @@ int adverb_table_mmap(struct adverb_file *file, struct vm_area_struct *vma)
 	if (vma->vm_pgoff % (1UL << (ADVERB_TABLE_SHIFT - PAGE_SHIFT)))
 		return -EINVAL;
 	/*
-	 * Killing a region takes this lock to take its tables out of the numbers, so it is there as long as
-	 * the lock is held.
+	 * Killing a region, or giving a view back, takes this lock to take tables out of the numbers, so both are
+	 * there as long as the lock is held.
 	 */
 	mutex_lock(&file->lock);
 	extent = xa_load(&file->tables, number);
@@ -109,7 +94,7 @@ int adverb_table_mmap(struct adverb_file *file, struct vm_area_struct *vma)
 	else if (extent)
 		for (view = 0; view < ADVERB_VIEWS; view++)
 			if (extent->views[view].table == number)
-				error = map_words(extent->region, &extent->views[view], vma);
+				error = map_words(&extent->views[view], vma);
 	mutex_unlock(&file->lock);
 	return error;
 }

@@ -16,7 +16,9 @@
 #include "np.h"
 
 #define EDU "/dev/adverb_test_edu"
-#define ROUNDS 5
+#define ROUNDS 7
+#define LEAVES 40 // of one page, a round
+#define GIB (1UL << 30)
 #define LENGTH (64 * MIB)
 #define PAGES 16384.0 // of it
 #define BATCH 2048UL  // pages of 128 granules: what Leave does with one sync per IOMMU domain
@@ -78,9 +80,10 @@ static void stock(struct ibv_pd* pd) {
 }
 
 static void stock_of_a_gib(struct ibv_pd* pd) {
-  char* start = fresh(1UL << 30);
-  show("create 1 GiB", "stock", register_cost(pd, start, 1UL << 30));
-  munmap(start, 1UL << 30);
+  char* start = fresh(GIB);
+  show("1 GiB absent: build and attach", "stock", register_cost(pd, start, GIB));
+  show("1 GiB resident: build, show, attach", "stock", register_cost(pd, start, GIB));
+  munmap(start, GIB);
 }
 
 // Ours.
@@ -96,52 +99,56 @@ static void create_cost(const char* step, size_t length) {
   close(adverb);
 }
 
-static void extent_cost(void) {
+// All that a device needs to reach a GiB, of which nothing or all is in memory: what stock's
+// registration does.
+static void attach_cost(const char* step, bool resident) {
   int adverb = open_adverb(), device = open(EDU, O_RDWR | O_CLOEXEC);
   struct adverb_build build;
-  uint32_t region = create(adverb, (void*)(1UL << 40), 1UL << 30);
+  char* memory = fresh(GIB);
+  for (size_t at = 0; resident && at < GIB; at += PAGE)
+    memory[at] = 1;
+  uint32_t region = create(adverb, memory, GIB);
   double start = now();
-  expect(build_errno(adverb, region, (void*)(1UL << 40), 0, &build) == 0, "build");
-  show("extent build, 1 GiB", "adverb", now() - start);
+  expect(build_errno(adverb, region, memory, 0, &build) == 0, "build");
+  if (resident)
+    expect(bring_errno(adverb, region, memory, GIB, ADVERB_FAULT_PRESENT, NULL) == 0, "show");
   struct adverb_test_import import = {.slot = 0, .fd = build.fd};
-  start = now();
   expect(ioctl(device, ADVERB_TEST_IMPORT, &import) == 0, "import: %s", strerror(errno));
-  show("attach of a device, 1 GiB", "adverb", now() - start);
+  show(step, "adverb", now() - start);
+  expect(query(adverb, region).resident[0] == (resident ? GIB / PAGE : 0), "%llu pages resident",
+         (unsigned long long)query(adverb, region).resident[0]);
   close(device);
   close(build.fd);
   close(adverb);
+  munmap(memory, GIB);
 }
 
-// How long mprotect takes that makes the first pages leave, when they are all resident in the read
-// view.
+// How long mprotect takes, a page, that makes the first pages leave, when they are all resident in
+// the read view.
 static double leave_cost(const struct image* image, size_t pages) {
   fault_in(image->adverb, image->region, image->start, BATCH * PAGE, false);
   double start = now();
   mprotect(image->start, pages * PAGE, PROT_NONE);
   double took = now() - start;
   mprotect(image->start, pages * PAGE, PROT_READ | PROT_WRITE);
-  return took;
+  return took / (double)pages;
 }
 
-// Of one page, the mean of many.
-static double leave_cost_of_one(const struct image* image) {
-  double sum = 0;
-  for (int i = 0; i < 200; i++)
-    sum += leave_cost(image, 1);
-  return sum / 200;
+static void show_leaves(const struct image* image, const char* of_one, const char* of_many) {
+  for (int i = 0; i < LEAVES; i++)
+    show(of_one, "adverb", leave_cost(image, 1));
+  for (int i = 0; i < ROUNDS; i++)
+    show(of_many, "adverb", leave_cost(image, BATCH));
 }
 
-// With a device a Leave of n pages (of one batch) does n retargets and one sync more than without.
-static void retarget_cost(void) {
+// With a device there are retargets and a sync of the IOMMU, of one page or of a batch, and without
+// one there are not.
+static void leave_costs(void) {
   struct image image;
   make_image(&image, EDU, fresh(BATCH * PAGE), BATCH * PAGE);
-  double one = leave_cost_of_one(&image), batch = leave_cost(&image, BATCH);
+  show_leaves(&image, "leave of one page, with a device", "leave of 2048, with a device, a page");
   close(image.device);
-  one -= leave_cost_of_one(&image);
-  batch -= leave_cost(&image, BATCH);
-  double retarget = (batch - one) / (BATCH - 1);
-  show("retarget of a page", "adverb", retarget);
-  show("sync of a batch", "adverb", one - retarget);
+  show_leaves(&image, "leave of one page, no device", "leave of 2048, no device, a page");
   munmap(image.start, BATCH * PAGE);
   drop_image(&image);
 }
@@ -184,12 +191,12 @@ static void all(void) {
     create_cost("create 1 MiB", MIB);
     create_cost("create 1 GiB", 1UL << 30);
     create_cost("create 1 TiB", 1UL << 40);
-    extent_cost();
-    retarget_cost();
+    attach_cost("1 GiB absent: build and attach", false);
+    attach_cost("1 GiB resident: build, show, attach", true);
+    leave_costs();
     way_of_pages();
     stock(pd);
-    if (round < 3)
-      stock_of_a_gib(pd);
+    stock_of_a_gib(pd);
   }
   fflush(stdout);
 }

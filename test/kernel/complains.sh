@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-# The debug kernel does complain: of each mistake made on purpose (kernel/breakage.h), in the words that
+# The debug kernel does complain: of each mistake made on purpose (broken/breakage.h), in the words that
 # the other scripts look for. In a boot of its own, as it trusts nothing after the first.
 # kernel: debug
 # vm: mem=3000

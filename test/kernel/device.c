@@ -138,7 +138,9 @@ static void refused(void) {
   struct adverb_test_import import = {.fd = build.fd};
   int device = open(EDU, O_RDWR);
   expect(ioctl(device, ADVERB_TEST_IMPORT, &import) != 0 && errno == EOPNOTSUPP, "errno %d", errno);
-  expect(query(adverb, region).refused == 1, "not counted");
+  struct adverb_query told = query(adverb, region);
+  expect(told.refused == 1, "not counted");
+  expect(strstr(told.reason, "iommu.passthrough=0"), "the reason told is \"%s\"", told.reason);
 }
 
 // What a device has let go is out of its reach before the pages it could reach are freed. By the

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <linux/genetlink.h>
 #include <linux/netlink.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,16 +24,35 @@ static void flags_must_be_known(void) {
   int adverb = open_adverb();
   char* start = memory(PAGE);
   uint32_t region = create(adverb, start, PAGE);
-  struct adverb_region_create c = {.start = (uintptr_t)start, .length = PAGE, .flags = 1};
+  struct adverb_region_create c = {.start = (uintptr_t)start, .length = PAGE, .flags = 2};
   struct adverb_region_destroy d = {.region = region, .flags = 1};
   struct adverb_build b = {.region = region, .address = (uintptr_t)start, .flags = 1};
-  struct adverb_fault_in f = {.region = region, .start = (uintptr_t)start, .length = 1, .flags = 2};
+  struct adverb_range range = {.start = (uintptr_t)start, .length = 1};
+  struct adverb_fault_in f = {
+      .ranges = (uintptr_t)&range, .count = 1, .region = region, .flags = 16};
   struct adverb_query q = {.region = region, .flags = 1};
   expect(ioctl(adverb, ADVERB_IOC_REGION_CREATE, &c) != 0 && errno == EINVAL, "create");
   expect(ioctl(adverb, ADVERB_IOC_REGION_DESTROY, &d) != 0 && errno == EINVAL, "destroy");
   expect(ioctl(adverb, ADVERB_IOC_BUILD, &b) != 0 && errno == EINVAL, "build");
   expect(ioctl(adverb, ADVERB_IOC_FAULT_IN, &f) != 0 && errno == EINVAL, "fault-in");
+  f.flags = ADVERB_FAULT_NOWAIT | ADVERB_FAULT_MARK;
+  expect(ioctl(adverb, ADVERB_IOC_FAULT_IN, &f) != 0 && errno == EINVAL, "two ways at once");
+  f.flags = 0;
+  f.count = 0;
+  expect(ioctl(adverb, ADVERB_IOC_FAULT_IN, &f) != 0 && errno == EINVAL, "no range");
+  f.count = ADVERB_MAX_RANGES + 1;
+  expect(ioctl(adverb, ADVERB_IOC_FAULT_IN, &f) != 0 && errno == EINVAL, "too many ranges");
+  f.count = 1;
+  f.ranges = 8;
+  expect(ioctl(adverb, ADVERB_IOC_FAULT_IN, &f) != 0 && errno == EFAULT && f.tried == 0,
+         "ranges where no memory is");
+  struct adverb_query_extent e = {.region = region, .flags = 1};
+  expect(ioctl(adverb, ADVERB_IOC_QUERY_EXTENT, &e) != 0 && errno == EINVAL, "query of an extent");
+  struct adverb_device_check k = {.region = region, .address = (uintptr_t)start, .flags = 1};
+  expect(ioctl(adverb, ADVERB_IOC_DEVICE_CHECK, &k) != 0 && errno == EINVAL, "device check");
   expect(ioctl(adverb, ADVERB_IOC_QUERY, &q) != 0 && errno == EINVAL, "query");
+  struct adverb_give_back g = {.region = region, .address = (uintptr_t)start, .flags = 1};
+  expect(ioctl(adverb, ADVERB_IOC_GIVE_BACK, &g) != 0 && errno == EINVAL, "give back");
   b.flags = 0;
   b.view = 2;
   expect(ioctl(adverb, ADVERB_IOC_BUILD, &b) != 0 && errno == EINVAL, "a third view");
@@ -63,6 +83,10 @@ static void ranges_are_checked(void) {
   expect(build_errno(adverb, region, start + 4 * PAGE, 0, &build) == ERANGE, "behind the end");
   expect(build_errno(adverb, region, NULL, 0, &build) == ERANGE, "address 0");
   expect(build_errno(adverb, region + 1, start, 0, &build) == ENOENT, "no such region");
+  expect(give_back_errno(adverb, region, start + 4 * PAGE, 0) == ERANGE,
+         "giving back what is behind");
+  expect(give_back_errno(adverb, region, start, 0) == ENXIO, "giving back what is not built");
+  expect(give_back_errno(adverb, region, start, 2) == EINVAL, "giving back a third view");
   expect(fault_in_errno(adverb, region, start, UINT64_MAX, false, NULL) == EINVAL, "wrapping");
   expect(fault_in_errno(adverb, region, start, 5 * PAGE, false, NULL) == ERANGE, "too long");
   expect(fault_in_errno(adverb, region, start, 0, false, NULL) == EINVAL, "empty");
@@ -113,26 +137,51 @@ static unsigned new_seed(void) {
 // those that ask for the version.
 static unsigned long any_calls(int adverb, char* start, bool create, unsigned seed,
                                unsigned long* calls) {
-  static const unsigned long commands[] = {ADVERB_IOC_VERSION, ADVERB_IOC_REGION_DESTROY,
-                                           ADVERB_IOC_BUILD,   ADVERB_IOC_FAULT_IN,
-                                           ADVERB_IOC_QUERY,   ADVERB_IOC_REGION_CREATE};
+  static const unsigned long commands[] = {
+      ADVERB_IOC_VERSION,      ADVERB_IOC_REGION_DESTROY, ADVERB_IOC_BUILD,
+      ADVERB_IOC_FAULT_IN,     ADVERB_IOC_QUERY,          ADVERB_IOC_GIVE_BACK,
+      ADVERB_IOC_QUERY_EXTENT, ADVERB_IOC_DEVICE_CHECK,   ADVERB_IOC_MONITOR,
+      ADVERB_IOC_WATCH,        ADVERB_IOC_UNWATCH,        ADVERB_IOC_HEARD,
+      ADVERB_IOC_REGION_CREATE};
   unsigned long good = 0;
   for (time_t end = time(NULL) + SECONDS; time(NULL) < end; ++*calls) {
-    uint64_t fields[24] = {0};
+    uint64_t fields[64] = {0}; // more than any structure has
+    struct adverb_range ranges[8];
     for (int i = 0; i < 8; i++)
       if (rand_r(&seed) & 1)
         fields[i] = interesting(&seed, start);
     // Where a real region is asked for, half of the calls get further than the first check.
-    unsigned long command = commands[rand_r(&seed) % (create ? 6 : 5)];
+    unsigned long command = commands[rand_r(&seed) % (create ? 13 : 12)];
     if (command == ADVERB_IOC_REGION_CREATE && rand_r(&seed) % 2) {
       fields[0] = (uintptr_t)start + (uint64_t)rand_r(&seed) % MIB;
       fields[1] = (uint64_t)rand_r(&seed) % MIB;
-      fields[2] = 0;
-    }
-    if (command == ADVERB_IOC_FAULT_IN && rand_r(&seed) % 2) {
-      fields[2] = (uint64_t)(rand_r(&seed) % 16) | (uint64_t)(rand_r(&seed) % 2) << 32;
+      fields[2] = (uint64_t)(rand_r(&seed) % 2) | (uint64_t)(21 + rand_r(&seed) % 10) << 32;
       fields[3] = 0;
     }
+    if (command == ADVERB_IOC_GIVE_BACK && rand_r(&seed) % 2) {
+      fields[0] = (uint64_t)(rand_r(&seed) % 16) | (uint64_t)(rand_r(&seed) % 2) << 32;
+      fields[2] = 0;
+    }
+    if (command == ADVERB_IOC_FAULT_IN) {
+      for (int i = 0; i < 8; i++)
+        ranges[i] =
+            (struct adverb_range){interesting(&seed, start), interesting(&seed, start), .error = 1};
+      // Or where results must not go.
+      fields[0] = rand_r(&seed) % 8 ? (uintptr_t)ranges : 8;
+      fields[1] = (uint64_t)(rand_r(&seed) % 9) | (uint64_t)(rand_r(&seed) % 16) << 32;
+      fields[2] = (uint64_t)(rand_r(&seed) % 16);
+    }
+    if (command == ADVERB_IOC_DEVICE_CHECK && rand_r(&seed) % 2) {
+      struct adverb_device_check check = {.address = fields[0],
+                                          .region = (unsigned)rand_r(&seed) % 16,
+                                          .view = (unsigned)rand_r(&seed) % 2};
+      snprintf(check.device, sizeof check.device, "0000:00:%02x.0", (unsigned)rand_r(&seed) % 8);
+      memcpy(fields, &check, sizeof check);
+    }
+    if (command == ADVERB_IOC_MONITOR) // nobody reads, so nobody is to be waited for for long
+      fields[0] = (uint64_t)(rand_r(&seed) % 2) | (uint64_t)(rand_r(&seed) % 4) << 32;
+    if (command == ADVERB_IOC_WATCH && rand_r(&seed) % 2)
+      fields[2] = 0;
     // Results must not go where the test itself lives.
     if (command == ADVERB_IOC_QUERY)
       fields[3] = rand_r(&seed) % 2 ? (uintptr_t)start : 8;
@@ -144,6 +193,9 @@ static unsigned long any_calls(int adverb, char* start, bool create, unsigned se
         close(build.fd);
       }
     }
+    if (*calls % 64 == 32 && fcntl(adverb, F_SETFL, O_NONBLOCK) == 0 &&
+        read(adverb, start, interesting(&seed, start) % 4096) > 0)
+      good++;
     if (*calls % 64 == 0 &&
         mmap(NULL, interesting(&seed, start) % (8 * MIB), rand_r(&seed) % 8, 1 << rand_r(&seed) % 2,
              adverb, (off_t)(interesting(&seed, start) << 12)) != MAP_FAILED)
@@ -287,6 +339,47 @@ static void lists_own_regions(void) {
   expect(status == 0, "another user sees more than its own: %#x", status);
 }
 
+// In a namespace of its own a process is told its regions by the number it has there.
+static void numbers_of_a_namespace(void) {
+  int status;
+  if (unshare(CLONE_NEWPID) != 0)
+    skip("a namespace for processes: %s", strerror(errno));
+  pid_t child = fork();
+  if (child == 0) {
+    int adverb = open_adverb(), error, messages;
+    if (setuid(65532) != 0)
+      _exit(200);
+    create(adverb, (void*)PAGE, PAGE);
+    int fd = netlink();
+    struct message message = request(family_of(fd), ADVERB_CMD_REGIONS, NLM_F_DUMP);
+    const uint32_t* pid = ask(fd, &message, ADVERB_ATTR_PID, &error, &messages);
+    _exit(pid && messages == 1 && *pid == (uint32_t)getpid() && *pid == 1 ? 0 : 1);
+  }
+  waitpid(child, &status, 0);
+  expect(status == 0, "it is told another number: %#x", status);
+}
+
+// Who is charged for a region can see it, also when only a dma-buf still holds it.
+static void lists_what_is_charged(void) {
+  int adverb = open_adverb(), error, messages;
+  if (setuid(65531) != 0)
+    skip("setuid: %s", strerror(errno));
+  char* start = memory(PAGE);
+  uint32_t region = create(adverb, start, PAGE);
+  struct adverb_build build;
+  expect(build_errno(adverb, region, start, 0, &build) == 0, "build");
+  int fd = netlink();
+  struct message message = request(family_of(fd), ADVERB_CMD_REGIONS, NLM_F_DUMP);
+  const uint32_t* destroyed = ask(fd, &message, ADVERB_ATTR_DESTROYED, &error, &messages);
+  expect(messages == 1 && destroyed && *destroyed == 0, "%d listed at first", messages);
+  expect(destroy_errno(adverb, region) == 0, "destroy");
+  destroyed = ask(fd, &message, ADVERB_ATTR_DESTROYED, &error, &messages);
+  expect(messages == 1 && destroyed && *destroyed == 1, "%d listed while it is held", messages);
+  close(build.fd);
+  ask(fd, &message, ADVERB_ATTR_DESTROYED, &error, &messages);
+  expect(messages == 0, "%d listed afterwards", messages);
+}
+
 static int set_limit(uint32_t regions) {
   int fd = netlink(), error, messages;
   struct message message = request(family_of(fd), ADVERB_CMD_SET_LIMITS, NLM_F_ACK);
@@ -310,7 +403,7 @@ static void limits_hold(void) {
     _exit(set_limit(5) == EPERM ? 0 : 1);
   }
   waitpid(child, &status, 0);
-  expect(set_limit(65536) == 0, "setting back");
+  expect(set_limit(8192) == 0, "setting back");
   expect(error == EDQUOT, "a third region: %s", strerror(error));
   expect(status == 0, "any user sets limits");
   create(adverb, (void*)PAGE, PAGE);
@@ -423,6 +516,8 @@ int main(int count, char** words) {
   run("any fields at all: errors, and no more; nothing for those who are not the owner",
       any_fields);
   run("netlink lists a user's own regions, root's all", lists_own_regions);
+  run("netlink tells a process its number in its own namespace", numbers_of_a_namespace);
+  run("netlink lists what is charged, also if it was destroyed", lists_what_is_charged);
   run("netlink sets limits, for administrators, and they hold", limits_hold);
   run("netlink counts", counts);
   run("any netlink message at all: errors, and no more", any_message);

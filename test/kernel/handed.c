@@ -115,6 +115,7 @@ static void may_not(void) {
          "fault-in");
   expect(build_errno(gifts[0], letter.region, letter.start, 0, &build) == EPERM, "build");
   expect(query_errno(gifts[0], letter.region) == EPERM, "query");
+  expect(give_back_errno(gifts[0], letter.region, letter.start, 0) == EPERM, "give back");
   expect(destroy_errno(gifts[0], letter.region) == EPERM, "destroy");
   expect(mmap(NULL, PAGE, PROT_READ, MAP_SHARED, gifts[0], (off_t)letter.table_offset) ==
                  MAP_FAILED &&

@@ -8,6 +8,7 @@
 #include <linux/userfaultfd.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -121,7 +122,7 @@ static void device_write_to_clean_page(void) {
   // More than once: reclaim leaves alone what it cannot isolate at the moment.
   for (uint64_t round = 1; round <= 6; round++) {
     expect(madvise(image.start, LENGTH, MADV_FREE) == 0, "MADV_FREE");
-    // Before the worker does it, whose way of asking for a writable page makes it dirty.
+    // The worker keeps such pages out of the write view.
     fault_in(image.adverb, image.region, image.start, LENGTH, true);
     for (int page = 0; page < PAGES; page++)
       device_store(&image, page * PAGE, round * 1000 + page);
@@ -132,6 +133,76 @@ static void device_write_to_clean_page(void) {
       expect(*(uint64_t*)(image.start + page * PAGE) == round * 1000 + page,
              "page %d was dropped with the device's bytes", page);
   }
+}
+
+// The field of the mapping at an address, in KiB.
+static long mapping_kib(const void* address, const char* field) {
+  char line[256];
+  unsigned long start, end;
+  bool inside = false;
+  long value = -1;
+  FILE* file = fopen("/proc/self/smaps", "r");
+  while (file && value < 0 && fgets(line, sizeof line, file))
+    if (sscanf(line, "%lx-%lx ", &start, &end) == 2)
+      inside = (uintptr_t)address >= start && (uintptr_t)address < end;
+    else if (inside && strncmp(line, field, strlen(field)) == 0 && line[strlen(field)] == ':')
+      value = atol(line + strlen(field) + 1);
+  if (file)
+    fclose(file);
+  return value;
+}
+
+static void wait_for_worker(size_t offset) {
+  for (int i = 0; i < 1000 && !resident(&image, 1, offset); i++)
+    usleep(10000);
+  expect(resident(&image, 1, offset), "the worker does not come");
+}
+
+// What a program frees lazily is there for as long as nobody needs the memory. The worker looks at
+// it like at all that was invalidated, and must not make it stay.
+static void freed_lazily(void) {
+  const size_t length = 8 * MIB, kept = ADVERB_GRANULE_PAGES * PAGE, freed = length - 2 * kept;
+  size_t zeros = 0;
+  char* start = memory(length);
+  madvise(start, length, MADV_NOHUGEPAGE);
+  resident_image(start, length);
+  expect(madvise(start, freed, MADV_FREE) == 0, "MADV_FREE: %s", strerror(errno));
+  // Behind it, and invalidated later: when the worker has been there, it has been at all.
+  expect(mprotect(start + freed + kept, kept, PROT_READ) == 0 &&
+             mprotect(start + freed + kept, kept, PROT_READ | PROT_WRITE) == 0,
+         "mprotect");
+  wait_for_worker(length - PAGE);
+  expect(device_word(&image, 5 * PAGE) == 6, "it is not shown in the read view");
+  expect(mapping_kib(start, "LazyFree") > (long)(freed / 1024 * 9 / 10),
+         "%ld of %zu KiB are still free", mapping_kib(start, "LazyFree"), freed / 1024);
+  drain_lists();
+  for (int i = 0; i < 100 && present(start); i++)
+    if (madvise(start, freed, MADV_PAGEOUT) != 0)
+      skip("MADV_PAGEOUT: %s", strerror(errno));
+  for (size_t at = 0; at < freed; at += PAGE)
+    zeros += *(uint64_t*)(start + at) == 0;
+  expect(zeros > freed / PAGE * 9 / 10, "%zu of %zu pages were freed", zeros, freed / PAGE);
+}
+
+// Secret memory where pages have left just now, and would be looked for.
+static void secret_instead(void) {
+  int fd = (int)syscall(SYS_memfd_secret, 0);
+  uint64_t word;
+  if (fd < 0)
+    skip("memfd_secret: %s", strerror(errno));
+  expect(ftruncate(fd, 8 * PAGE) == 0, "ftruncate");
+  resident_image(memory(LENGTH), LENGTH);
+  expect(mprotect(image.start, LENGTH, PROT_READ) == 0 &&
+             mprotect(image.start, LENGTH, PROT_READ | PROT_WRITE) == 0,
+         "mprotect");
+  if (mmap(image.start, 8 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) ==
+      MAP_FAILED)
+    skip("mapping secret memory: %s", strerror(errno));
+  fill(image.start, 8 * PAGE, 1);
+  wait_for_worker(LENGTH - PAGE);
+  for (size_t page = 0; page < 8; page++)
+    expect(reads_pattern(&image, page * PAGE, &word), "secret memory is read, page %zu", page);
+  expect(device_word(&image, 8 * PAGE) == 9, "what is beside it");
 }
 
 static void forked(void) {
@@ -409,6 +480,7 @@ int main(int count, char** words) {
   run("mremap: the device stays with the address", remapped);
   run("MADV_PAGEOUT: what the device wrote survives swap", paged_out);
   run("MADV_FREE: what the device wrote keeps the page", device_write_to_clean_page);
+  run("MADV_FREE: what nobody has written since is freed", freed_lazily);
   run("fork: the device writes to the parent's copy only", forked);
   run("truncate: gone for the device, too", truncated);
   run("truncate by another process: gone for the device, too", truncated_by_another);
@@ -418,6 +490,7 @@ int main(int count, char** words) {
   run("hugetlb: read, written and unmapped like any page", hugetlb);
   run("KSM: the device never writes to a merged page", same_page_merging);
   run("memfd_secret: refused", secret);
+  run("memfd_secret: not shown where other memory was", secret_instead);
   run("userfaultfd missing: the handler's page is shown", userfault_missing);
   run("userfaultfd write-protect: the device may not write", userfault_write_protect);
   run("move_pages: the device goes with the page", moved_between_nodes);

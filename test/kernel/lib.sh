@@ -3,7 +3,8 @@
 # Sourced by the scripts of this folder, in the guest.
 set -u
 programs=$ADVERB_BUILD/test/kernel
-broken_module=$ADVERB_BUILD/kernel/$(uname -r)/adverb_broken.ko.test
+built=$ADVERB_BUILD/kernel/$(uname -r)
+broken_module=$built/adverb_broken.ko.test
 
 # Whether this is the debug kernel (scripts/debug-kernel), which takes several times as long for everything.
 debug_kernel() {
@@ -25,13 +26,48 @@ quiet() {
   echo 600000 > /sys/kernel/mm/transparent_hugepage/khugepaged/scan_sleep_millisecs
 }
 
+# The guest's rxe0, of the rxe that is loaded.
+make_rxe0() {
+  need rdma link add rxe0 type rxe netdev eth0
+  need chmod 0666 /dev/infiniband/uverbs*
+}
+
+# Loads the test driver $1. rdma_rxe is the soft RNIC of test/vm/rxe, in the place of the usual rxe.
+load_driver() {
+  if [ "$1" = rdma_rxe ]; then
+    need rdma link delete rxe0
+    need rmmod rdma_rxe
+    need insmod "$built/adverb_rxe.ko.test"
+    make_rxe0
+  else
+    need modprobe "$1"
+  fi
+}
+
+# Unloads it again; false if something still holds it.
+unload_driver() {
+  [ "$1" != rdma_rxe ] || need rdma link delete rxe0
+  rmmod "$1" || return 1
+  [ "$1" = rdma_rxe ] || return 0
+  need modprobe rdma_rxe
+  make_rxe0
+}
+
+# Ends the script as skipped where kernel/build could not make the soft RNIC.
+need_soft_rnic() {
+  [ ! -e "$built/no_rxe" ] || {
+    echo "ok - ${0##*/} # SKIP no soft RNIC: $(cat "$built/no_rxe")"
+    exit 0
+  }
+}
+
 # Loads adverb.ko and the test drivers $@.
 load() {
   local driver
   quiet 2> /dev/null
   need modprobe adverb
   for driver in "$@"; do
-    need modprobe "$driver"
+    load_driver "$driver"
   done
 }
 
@@ -41,10 +77,12 @@ complaints() {
   local until=$((SECONDS + 7))
   dmesg | grep -oE '(BUG|WARNING): .*|INFO: trying to register non-static key' | sed 's/ at .*//' | sort | uniq -c
   grep -q 'debug_locks: *1$' /proc/lockdep_stats || echo "lockdep has given up"
-  # Nothing younger than five seconds is called a leak, nor what was not there at the scan before.
+  # Nothing younger than five seconds is called a leak, nor what has changed since the scan before: which on a busy
+  # host may have been the first one.
   while [ "$SECONDS" -lt "$until" ]; do
     echo scan > /sys/kernel/debug/kmemleak
   done
+  echo scan > /sys/kernel/debug/kmemleak
   echo scan > /sys/kernel/debug/kmemleak
   grep -F '[adverb' /sys/kernel/debug/kmemleak | sed 's/^/leaked by /' | sort | uniq -c
 }
@@ -67,7 +105,7 @@ unload() {
   local driver
   no_complaints
   for driver in "$@" adverb; do
-    if ! rmmod "$driver"; then
+    if ! unload_driver "$driver"; then
       echo "not ok - $driver can be unloaded after the tests: something still holds it"
       return 1
     fi
@@ -82,7 +120,7 @@ must_notice() {
   shift 4
   need insmod "$broken_module" broken="$step"
   for driver in "$@"; do
-    need modprobe "$driver"
+    load_driver "$driver"
   done
   output=$("$programs/$program" "$name")
   # Not as TAP: the failure is what is wanted.
@@ -93,7 +131,7 @@ must_notice() {
     echo "not ok - without $what, \"$name\" fails: it passed or did not run"
   fi
   for driver in "$@" adverb; do
-    need rmmod "$driver"
+    need unload_driver "$driver"
   done
 }
 

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <linux/userfaultfd.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -142,16 +143,28 @@ int build_errno(int adverb, uint32_t region, const void* address, int view,
   return ioctl(adverb, ADVERB_IOC_BUILD, build) == 0 ? 0 : errno;
 }
 
+int give_back_errno(int adverb, uint32_t region, const void* address, int view) {
+  struct adverb_give_back argument = {
+      .region = region, .view = (unsigned)view, .address = (uintptr_t)address};
+  return ioctl(adverb, ADVERB_IOC_GIVE_BACK, &argument) == 0 ? 0 : errno;
+}
+
+int bring_errno(int adverb, uint32_t region, const void* start, size_t length, unsigned flags,
+                size_t* done) {
+  struct adverb_range range = {.start = (uintptr_t)start, .length = length};
+  struct adverb_fault_in argument = {
+      .ranges = (uintptr_t)&range, .count = 1, .region = region, .flags = flags};
+  int error = ioctl(adverb, ADVERB_IOC_FAULT_IN, &argument) == 0 ? 0 : errno;
+  if (argument.tried == 1 && -range.error != error)
+    fail("fault-in fails with %s, and its range with %d", strerror(error), range.error);
+  if (done)
+    *done = range.done;
+  return error;
+}
+
 int fault_in_errno(int adverb, uint32_t region, const void* start, size_t length, bool write,
                    size_t* done) {
-  struct adverb_fault_in argument = {.region = region,
-                                     .start = (uintptr_t)start,
-                                     .length = length,
-                                     .flags = write ? ADVERB_FAULT_WRITE : 0};
-  int error = ioctl(adverb, ADVERB_IOC_FAULT_IN, &argument) == 0 ? 0 : errno;
-  if (done)
-    *done = argument.done;
-  return error;
+  return bring_errno(adverb, region, start, length, write ? ADVERB_FAULT_WRITE : 0, done);
 }
 
 void fault_in(int adverb, uint32_t region, const void* start, size_t length, bool write) {
@@ -175,6 +188,22 @@ struct adverb_query query(int adverb, uint32_t region) {
   return argument;
 }
 
+int query_extent_errno(int adverb, uint32_t region, const void* address,
+                       struct adverb_query_extent* query) {
+  *query = (struct adverb_query_extent){.region = region, .address = (uintptr_t)address};
+  return ioctl(adverb, ADVERB_IOC_QUERY_EXTENT, query) == 0 ? 0 : errno;
+}
+
+int device_check_errno(int adverb, uint32_t region, const void* address, int view,
+                       const char* device, char* reason) {
+  struct adverb_device_check argument = {
+      .region = region, .view = (unsigned)view, .address = (uintptr_t)address};
+  snprintf(argument.device, sizeof argument.device, "%s", device);
+  int error = ioctl(adverb, ADVERB_IOC_DEVICE_CHECK, &argument) == 0 ? 0 : errno;
+  memcpy(reason, argument.reason, ADVERB_REASON_SIZE);
+  return error;
+}
+
 static void import(struct image* image, int view) {
   struct adverb_test_import argument = {.slot = (unsigned)view, .fd = image->view[view].fd};
   if (ioctl(image->device, ADVERB_TEST_IMPORT, &argument) != 0)
@@ -182,15 +211,13 @@ static void import(struct image* image, int view) {
   image->address[view] = argument.address;
 }
 
-void make_image(struct image* image, const char* device, void* start, size_t length) {
+void make_views(struct image* image, void* start, size_t length) {
   memset(image, 0, sizeof *image);
   image->adverb = open_adverb();
   image->start = start;
   image->length = length;
   image->region = create(image->adverb, start, length);
-  image->device = open(device, O_RDWR | O_CLOEXEC);
-  if (image->device < 0)
-    fail("%s: %s", device, strerror(errno));
+  image->device = -1;
   for (int view = 0; view < 2; view++) {
     struct adverb_build* build = &image->view[view];
     int error = build_errno(image->adverb, image->region, start, view, build);
@@ -201,11 +228,19 @@ void make_image(struct image* image, const char* device, void* start, size_t len
                               (off_t)build->table_offset);
     if (image->words[view] == MAP_FAILED)
       fail("mapping the table: %s", strerror(errno));
-    import(image, view);
   }
   struct adverb_query argument = {.region = image->region, .pattern = (uintptr_t)image->pattern};
   if (ioctl(image->adverb, ADVERB_IOC_QUERY, &argument) != 0)
     fail("pattern: %s", strerror(errno));
+}
+
+void make_image(struct image* image, const char* device, void* start, size_t length) {
+  make_views(image, start, length);
+  image->device = open(device, O_RDWR | O_CLOEXEC);
+  if (image->device < 0)
+    fail("%s: %s", device, strerror(errno));
+  for (int view = 0; view < 2; view++)
+    import(image, view);
 }
 
 void drop_image(struct image* image) {
@@ -258,13 +293,21 @@ static size_t granule(const struct image* image, size_t offset) {
   return ((uintptr_t)image->start + offset) / size - (uintptr_t)image->start / size;
 }
 
+uint64_t state_word(const struct image* image, int view, size_t offset) {
+  return image->words[view][granule(image, offset)];
+}
+
 bool resident(const struct image* image, int view, size_t offset) {
-  uint64_t word = image->words[view][granule(image, offset)];
+  uint64_t word = state_word(image, view, offset);
+  return word_says_resident(image, word, offset);
+}
+
+bool word_says_resident(const struct image* image, uint64_t word, size_t offset) {
   return word >> (((uintptr_t)image->start + offset) / PAGE % ADVERB_GRANULE_PAGES) & 1;
 }
 
 uint64_t generation(const struct image* image, int view, size_t offset) {
-  return ADVERB_WORD_GENERATION(image->words[view][granule(image, offset)]);
+  return ADVERB_WORD_GENERATION(state_word(image, view, offset));
 }
 
 char* mapped(size_t length, int flags, int fd) {
@@ -318,6 +361,18 @@ void drain_lists(void) {
   // All lists are drained before its first page is looked at.
   expect(madvise(other, 4 * MIB, MADV_COLLAPSE) == 0, "MADV_COLLAPSE: %s", strerror(errno));
   munmap(other, 4 * MIB);
+}
+
+const char* pci_device(const char* driver, const char* bus) {
+  static char name[ADVERB_DEVICE_SIZE];
+  char pattern[256];
+  glob_t found;
+  snprintf(pattern, sizeof pattern, "/sys/bus/pci/drivers/%s/%s:*", driver, bus);
+  if (glob(pattern, 0, NULL, &found) != 0)
+    fail("%s has no device on bus %s", driver, bus);
+  snprintf(name, sizeof name, "%s", strrchr(found.gl_pathv[0], '/') + 1);
+  globfree(&found);
+  return name;
 }
 
 int userfaults(uint64_t features) {

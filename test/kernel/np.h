@@ -47,10 +47,20 @@ uint32_t create(int adverb, const void* start, size_t length);
 int destroy_errno(int adverb, uint32_t region);
 int build_errno(int adverb, uint32_t region, const void* address, int view,
                 struct adverb_build* build);
+int give_back_errno(int adverb, uint32_t region, const void* address, int view);
+// Flags of ADVERB_IOC_FAULT_IN; *done may be NULL.
+int bring_errno(int adverb, uint32_t region, const void* start, size_t length, unsigned flags,
+                size_t* done);
 int fault_in_errno(int adverb, uint32_t region, const void* start, size_t length, bool write,
                    size_t* done);
 void fault_in(int adverb, uint32_t region, const void* start, size_t length, bool write);
 struct adverb_query query(int adverb, uint32_t region);
+// The first extent that ends behind the address.
+int query_extent_errno(int adverb, uint32_t region, const void* address,
+                       struct adverb_query_extent* query);
+// Of a view of the extent at the address; reason: ADVERB_REASON_SIZE bytes.
+int device_check_errno(int adverb, uint32_t region, const void* address, int view,
+                       const char* device, char* reason);
 int query_errno(int adverb, uint32_t region);
 
 // A region of one extent with both views, its tables, and a device that has imported them.
@@ -66,6 +76,8 @@ struct image {
   unsigned char pattern[PAGE];
 };
 
+// All of it but the device.
+void make_views(struct image* image, void* start, size_t length);
 // The device is "/dev/adverb_test_soft" or the like.
 void make_image(struct image* image, const char* device, void* start, size_t length);
 void drop_image(struct image* image);
@@ -76,7 +88,9 @@ int device_write_errno(const struct image* image, size_t offset, const void* dat
 bool reads_pattern(const struct image* image, size_t offset, uint64_t* word);
 uint64_t device_word(const struct image* image, size_t offset);
 void device_store(const struct image* image, size_t offset, uint64_t word);
-// The residency bit of a page, and the generation of its granule.
+// The state word of a page's granule; its bit of this page, and its generation.
+uint64_t state_word(const struct image* image, int view, size_t offset);
+bool word_says_resident(const struct image* image, uint64_t word, size_t offset);
 bool resident(const struct image* image, int view, size_t offset);
 uint64_t generation(const struct image* image, int view, size_t offset);
 
@@ -92,5 +106,8 @@ long status_kib(const char* field);
 void write_file(const char* path, const char* text);
 // What was done to pages waits in lists of each CPU; this ends the waiting, and moves nothing.
 void drain_lists(void);
+// The name of the first device on a PCI bus ("0000:00") that the driver has; a test without one
+// fails.
+const char* pci_device(const char* driver, const char* bus);
 // A userfaultfd with these features; a test that cannot have it is skipped.
 int userfaults(uint64_t features);

@@ -25,6 +25,47 @@ static void version(void) {
          "module %u", version.module);
 }
 
+// A library of the first version is told so by the numbers it asks for first, and if it does not
+// listen no call of its own makes it a region, or brings anything in.
+static void first_version_is_refused(void) {
+  struct {
+    uint64_t start, length;
+    uint32_t flags, region;
+  } create_before = {.start = (uintptr_t)memory(PAGE), .length = PAGE};
+  struct {
+    uint64_t start, length;
+    uint32_t region, flags;
+    uint64_t done;
+  } fault_in_before = {.start = create_before.start, .length = PAGE, .region = 1};
+  struct adverb_version version = {0};
+  int adverb = open_adverb();
+  expect(ioctl(adverb, ADVERB_IOC_VERSION, &version) == 0, "%s", strerror(errno));
+  expect(version.minimum_library > 1, "it would go on");
+  expect(ioctl(adverb, _IOWR('A', 0x81, create_before), &create_before) != 0 && errno == ENOTTY,
+         "it has a region");
+  create(adverb, (void*)(uintptr_t)create_before.start, PAGE);
+  expect(ioctl(adverb, _IOWR('A', 0x84, fault_in_before), &fault_in_before) != 0 && errno == ENOTTY,
+         "it brings in a page");
+}
+
+// What a structure has grown by is for newer modules.
+static void longer_structures(void) {
+  struct {
+    struct adverb_query query;
+    char more[8];
+  } argument = {.query = {.region = 1}};
+  int adverb = open_adverb();
+  create(adverb, memory(PAGE), PAGE);
+  expect(ioctl(adverb, _IOC(_IOC_READ | _IOC_WRITE, 'A', 0x85, sizeof argument.query - 8),
+               &argument) != 0 &&
+             errno == ENOTTY,
+         "one that never was");
+  expect(ioctl(adverb, _IOC(_IOC_READ | _IOC_WRITE, 'A', 0x85, sizeof argument), &argument) != 0 &&
+             errno == ENOTTY,
+         "a longer one");
+  expect(query_errno(adverb, 1) == 0, "the right one");
+}
+
 static void absent_reads_pattern(void) {
   struct image image;
   uint64_t word;
@@ -78,49 +119,12 @@ static void read_view_refuses_writes(void) {
   expect(ioctl(image.device, ADVERB_TEST_MOVE, &move) != 0 && errno == EACCES, "errno %d", errno);
 }
 
-static void odd_bounds(void) {
-  struct image image;
-  uint32_t region;
-  char* start = memory(40 * PAGE);
-  make_image(&image, SOFT, start + 5 * PAGE, 30 * PAGE);
-  fault_in(image.adverb, image.region, image.start, image.length, true);
-  for (size_t page = 0; page < 30; page++)
-    expect(resident(&image, 1, page * PAGE), "page %zu", page);
-  region = create(image.adverb, start + 100, 5000);
-  struct adverb_build build;
-  expect(build_errno(image.adverb, region, start + 4096, 0, &build) == 0, "build");
-  expect(build.start == (uintptr_t)start && build.length == 2 * PAGE, "%llu bytes",
-         (unsigned long long)build.length);
-  fault_in(image.adverb, region, start + 100, 5000, false);
-  expect(fault_in_errno(image.adverb, region, start + 99, 1, false, NULL) == ERANGE,
-         "before the start");
-  expect(fault_in_errno(image.adverb, region, start + 5099, 2, false, NULL) == ERANGE,
-         "behind the end");
-}
-
-static void extents_across_gib(void) {
-  int adverb = open_adverb();
-  char* start = mmap(NULL, 3UL << 30, PROT_READ | PROT_WRITE,
-                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  char* border = (char*)(((uintptr_t)start + (2UL << 30) - 1) & ~((1UL << 30) - 1));
-  uint32_t region = create(adverb, start, 3UL << 30);
-  struct adverb_build low, high;
-  expect(fault_in_errno(adverb, region, border - PAGE, 2 * PAGE, false, NULL) == ENXIO,
-         "nothing is built");
-  expect(build_errno(adverb, region, border - 1, 0, &low) == 0, "low");
-  expect(fault_in_errno(adverb, region, border - PAGE, 2 * PAGE, false, NULL) == ENXIO,
-         "half is built");
-  expect(build_errno(adverb, region, border, 0, &high) == 0, "high");
-  expect(low.start + low.length == (uintptr_t)border && high.start == (uintptr_t)border,
-         "they meet at the border");
-  fault_in(adverb, region, border - PAGE, 2 * PAGE, false);
-  expect(query(adverb, region).resident[0] == 2, "both pages");
-}
-
+// Of each length the fastest of 18: what interrupts a creation, or the emulator, makes single ones
+// slower by any amount.
 static void creation_is_constant(void) {
   int adverb = open_adverb();
   struct timespec a, b;
-  double small = 0, large = 0;
+  double fastest[2] = {1e9, 1e9};
   for (int i = 0; i < 40; i++) {
     size_t length = i & 1 ? 1UL << 40 : 1UL << 20;
     clock_gettime(CLOCK_MONOTONIC, &a);
@@ -129,11 +133,11 @@ static void creation_is_constant(void) {
     expect(destroy_errno(adverb, region) == 0, "destroy");
     if (i < 4)
       continue;
-    *(i & 1 ? &large : &small) +=
-        (double)(b.tv_sec - a.tv_sec) + (double)(b.tv_nsec - a.tv_nsec) / 1e9;
+    double took = (double)(b.tv_sec - a.tv_sec) * 1e6 + (double)(b.tv_nsec - a.tv_nsec) / 1e3;
+    if (took < fastest[i & 1])
+      fastest[i & 1] = took;
   }
-  expect(large < 5 * small + 1e-3, "1 MiB %.0f us, 1 TiB %.0f us", small / 18 * 1e6,
-         large / 18 * 1e6);
+  expect(fastest[1] < 5 * fastest[0] + 50, "1 MiB %.0f us, 1 TiB %.0f us", fastest[0], fastest[1]);
 }
 
 static void nothing_is_pinned(void) {
@@ -298,17 +302,6 @@ static void two_regions_one_memory(void) {
   expect(device_word(&b, 0) == 42, "the other stays");
 }
 
-static void building_again(void) {
-  struct image image;
-  struct adverb_build again;
-  make_image(&image, SOFT, memory(4 * PAGE), 4 * PAGE);
-  expect(build_errno(image.adverb, image.region, image.start + 2 * PAGE, 0, &again) == 0, "again");
-  expect(again.table_offset == image.view[0].table_offset && again.fd != image.view[0].fd,
-         "another descriptor of the same view");
-  expect(fcntl(again.fd, F_GETFD) & FD_CLOEXEC, "close-on-exec");
-  expect(lseek(again.fd, 0, SEEK_END) == (off_t)(4 * PAGE), "size");
-}
-
 // One that wants pages, and to be told when they move, would break on a range that has none and
 // stays.
 static void static_importers_are_refused(void) {
@@ -320,7 +313,9 @@ static void static_importers_are_refused(void) {
   struct adverb_test_import import = {.fd = build.fd};
   expect(ioctl(device, ADVERB_TEST_ATTACH_STATIC, &import) != 0 && errno == EOPNOTSUPP, "errno %d",
          errno);
-  expect(query(adverb, region).refused == 1, "not counted");
+  struct adverb_query told = query(adverb, region);
+  expect(told.refused == 1, "not counted");
+  expect(strstr(told.reason, "moves"), "the reason told is \"%s\"", told.reason);
 }
 
 // Keeps a region, with 16 of its 64 pages in the read view, until its input ends: for tests of what
@@ -344,12 +339,12 @@ int main(int count, char** words) {
     return after_exec(words[2][0] - '0', (uint32_t)(words[3][0] - '0'));
   choose(count, words);
   run("the version ioctl answers", version);
+  run("a library of the first version is refused", first_version_is_refused);
+  run("structures have one length in this version", longer_structures);
   run("an absent page reads as the region's pattern", absent_reads_pattern);
   run("fault-in shows the page's own bytes, and only of what was asked for", fault_in_shows_bytes);
   run("a device's write lands in a resident page, else nowhere", writes_land_or_park);
   run("a read view refuses writes", read_view_refuses_writes);
-  run("regions may begin and end anywhere", odd_bounds);
-  run("extents meet at GiB borders and are built one by one", extents_across_gib);
   run("creation takes the same time for 1 MiB and 1 TiB", creation_is_constant);
   run("a fully resident region pins nothing", nothing_is_pinned);
   run("a forked child can do nothing with the parent's region", child_has_nothing);
@@ -361,6 +356,5 @@ int main(int count, char** words) {
   run("fault-in stops at holes and missing rights and says how far it came", holes_and_rights);
   run("two regions over the same memory see the same pages", two_regions_one_memory);
   run("importers that cannot be told of moves are refused", static_importers_are_refused);
-  run("building again gives another descriptor of the same view", building_again);
   return verdict();
 }

@@ -9,6 +9,7 @@
 load adverb_test_soft
 "$programs/np_region"
 status=$?
+"$programs/np_extent" || status=1
 need modprobe adverb_test_edu
 "$programs/np_device" identity || status=1
 unload adverb_test_soft adverb_test_edu && exit "$status"

@@ -13,37 +13,104 @@
 
 #define SOFT "/dev/adverb_test_soft"
 
-static void tables_are_charged(void) {
-  long before = status_kib("VmLck");
-  struct image image;
-  make_image(&image, SOFT, memory(64 * MIB), 64 * MIB);
-  long charged = (long)query(image.adverb, image.region).charged_pages * 4;
-  expect(charged > 32 * 4 && charged < 64 * 4, "%ld KiB for 64 MiB", charged);
-  expect(status_kib("VmLck") - before == charged, "VmLck rose by %ld of %ld KiB",
-         status_kib("VmLck") - before, charged);
-  // As long as a table is mapped its pages are there, and paid for; then they are given back in
-  // their time.
-  expect(destroy_errno(image.adverb, image.region) == 0, "destroy");
-  close(image.device);
+// A region with both views and their tables.
+struct tables {
+  uint32_t region;
+  struct adverb_build build[2];
+  void* words[2];
+};
+
+// False if the user of now may not be charged for it; what was made of it is gone again then.
+static bool make_tables(int adverb, char* start, size_t length, struct tables* tables) {
+  if (create_errno(adverb, start, length, &tables->region) == ENOMEM)
+    return false;
   for (int view = 0; view < 2; view++) {
-    close(image.view[view].fd);
-    usleep(10000);
-    expect(status_kib("VmLck") - before == charged,
-           "of tables still mapped %ld of %ld KiB are charged", status_kib("VmLck") - before,
-           charged);
-    munmap((void*)image.words[view], image.view[view].table_length);
+    struct adverb_build* build = &tables->build[view];
+    int error = build_errno(adverb, tables->region, start, view, build);
+    if (error == ENOMEM) {
+      destroy_errno(adverb, tables->region);
+      return false;
+    }
+    expect(error == 0, "building view %d: %s", view, strerror(error));
+    tables->words[view] =
+        mmap(NULL, build->table_length, PROT_READ, MAP_SHARED, adverb, (off_t)build->table_offset);
+    expect(tables->words[view] != MAP_FAILED, "mmap: %s", strerror(errno));
   }
-  for (int tries = 0; tries < 1000 && status_kib("VmLck") != before; tries++)
-    usleep(10000);
-  expect(status_kib("VmLck") == before, "%ld KiB stay charged", status_kib("VmLck") - before);
+  return true;
+}
+
+static void drop_tables(int adverb, const struct tables* tables) {
+  destroy_errno(adverb, tables->region);
+  for (int view = 0; view < 2; view++) {
+    close(tables->build[view].fd);
+    munmap(tables->words[view], tables->build[view].table_length);
+  }
+}
+
+// From now on an ordinary user, who may be charged for one such region and no more. Returns what
+// that is, in KiB.
+static long pay_for_one(int adverb, char* start, size_t length) {
+  struct tables tables;
+  expect(make_tables(adverb, start, length, &tables), "root is refused");
+  long charged = (long)query(adverb, tables.region).charged_pages * 4;
+  struct rlimit limit = {(rlim_t)charged * 1024, (rlim_t)charged * 1024};
+  drop_tables(adverb, &tables);
+  expect(setrlimit(RLIMIT_MEMLOCK, &limit) == 0, "setrlimit");
+  expect(setuid(65534) == 0, "setuid: %s", strerror(errno));
+  return charged;
+}
+
+static void tables_are_charged(void) {
+  int adverb = open_adverb(), status;
+  char* start = memory(64 * MIB);
+  struct tables tables, other;
+  long charged = pay_for_one(adverb, start, 64 * MIB), locked = status_kib("VmLck");
+  expect(charged > 4 * 4 && charged < 16 * 4, "%ld KiB for 64 MiB", charged);
+  expect(make_tables(adverb, start, 64 * MIB, &tables), "the first");
+  expect(!make_tables(adverb, start, 64 * MIB, &other), "a second one of the same process");
+  // The limit is one of the user.
+  pid_t child = fork();
+  if (child == 0)
+    _exit(make_tables(adverb, start, 64 * MIB, &other));
+  waitpid(child, &status, 0);
+  expect(status == 0, "a second one of another process of the user");
+  expect(status_kib("VmLck") == locked, "VmLck rose by %ld KiB", status_kib("VmLck") - locked);
+  // As long as a table is mapped its pages are there, and paid for.
+  expect(destroy_errno(adverb, tables.region) == 0, "destroy");
+  for (int view = 0; view < 2; view++) {
+    close(tables.build[view].fd);
+    expect(!make_tables(adverb, start, 64 * MIB, &other), "tables still mapped are not charged");
+    munmap(tables.words[view], tables.build[view].table_length);
+  }
+  expect(make_tables(adverb, start, 64 * MIB, &other), "tables no longer mapped stay charged");
+}
+
+// The limit is that of creation: who raises it later pays for later regions by it.
+static void limit_of_creation(void) {
+  int adverb = open_adverb();
+  char* start = memory(64 * MIB);
+  struct rlimit limit = {3 * PAGE, RLIM_INFINITY}; // a region's, and little more
+  struct adverb_build build;
+  expect(setrlimit(RLIMIT_MEMLOCK, &limit) == 0, "setrlimit");
+  expect(setuid(65534) == 0, "setuid: %s", strerror(errno));
+  uint32_t before = create(adverb, start, 64 * MIB);
+  limit.rlim_cur = RLIM_INFINITY;
+  expect(setrlimit(RLIMIT_MEMLOCK, &limit) == 0, "setrlimit");
+  expect(build_errno(adverb, before, start, 0, &build) == ENOMEM, "beyond the limit of creation");
+  uint32_t after = create(adverb, start, 64 * MIB);
+  expect(build_errno(adverb, after, start, 0, &build) == 0, "within it");
+}
+
+static void* map_table(int adverb, const struct tables* tables) {
+  return mmap(NULL, tables->build[0].table_length, PROT_READ, MAP_SHARED, adverb,
+              (off_t)tables->build[0].table_offset);
 }
 
 // On kernels that let it, a child with the parent's table, and both let go at the same time.
-static void unmap_in_two(const struct image* image) {
-  size_t length = image->view[0].table_length;
+static void unmap_in_two(int adverb, const struct tables* tables) {
+  size_t length = tables->build[0].table_length;
   for (int i = 0; i < 200; i++) {
-    void* table = mmap(NULL, length, PROT_READ, MAP_SHARED, image->adverb,
-                       (off_t)image->view[0].table_offset);
+    void* table = map_table(adverb, tables);
     expect(table != MAP_FAILED, "mmap: %s", strerror(errno));
     if (madvise(table, length, MADV_DOFORK) != 0) {
       munmap(table, length);
@@ -56,54 +123,77 @@ static void unmap_in_two(const struct image* image) {
     }
     munmap(table, length);
     for (int k = 0; k < 20; k++)
-      munmap(mmap(NULL, length, PROT_READ, MAP_SHARED, image->adverb,
-                  (off_t)image->view[0].table_offset),
-             length);
+      munmap(map_table(adverb, tables), length);
     waitpid(child, NULL, 0);
   }
 }
 
-// Parts and copies of a mapping, and a new one while the last is being given back.
+// Parts and copies of a mapping, and many one after the other: in the end nothing is left of them.
 static void tables_come_and_go(void) {
-  struct image image;
-  long before = status_kib("VmLck");
-  make_image(&image, SOFT, memory(1UL << 29), 1UL << 29);
-  size_t length = image.view[0].table_length;
-  char* table = (char*)image.words[0];
+  int adverb = open_adverb();
+  char* start = memory(1UL << 29);
+  struct tables tables, again;
+  pay_for_one(adverb, start, 1UL << 29);
+  expect(make_tables(adverb, start, 1UL << 29, &tables), "the first");
+  size_t length = tables.build[0].table_length;
+  char* table = tables.words[0];
   expect(length >= 4 * PAGE, "a table of %zu bytes", length);
   char* room = mmap(NULL, length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   expect(mremap(table, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, room) == room, "mremap: %s",
          strerror(errno));
   munmap(room + PAGE, PAGE);
   munmap(room, PAGE);
-  munmap(room + 2 * PAGE, length - 2 * PAGE);
-  munmap((void*)image.words[1], image.view[1].table_length);
   for (int i = 0; i < 20000; i++) {
-    table =
-        mmap(NULL, length, PROT_READ, MAP_SHARED, image.adverb, (off_t)image.view[0].table_offset);
+    table = map_table(adverb, &tables);
     expect(table != MAP_FAILED, "mmap: %s", strerror(errno));
     munmap(table, length);
   }
-  unmap_in_two(&image);
-  destroy_errno(image.adverb, image.region);
-  close(image.device);
-  close(image.view[0].fd);
-  close(image.view[1].fd);
-  for (int tries = 0; tries < 1000 && status_kib("VmLck") != before; tries++)
-    usleep(10000);
-  expect(status_kib("VmLck") == before, "%ld KiB stay charged", status_kib("VmLck") - before);
+  unmap_in_two(adverb, &tables);
+  tables.words[0] = room + 2 * PAGE;
+  tables.build[0].table_length -= 2 * PAGE;
+  drop_tables(adverb, &tables);
+  expect(make_tables(adverb, start, 1UL << 29, &again), "something stays charged");
 }
 
-static void memlock_limit(void) {
-  char* start = memory(64 * MIB);
+// What is charged is what is used: a large region is usable with what an ordinary user may lock, as
+// long as what is used of it at a time is not more.
+static void working_set(void) {
+  enum { EXTENTS = 64, AT_A_TIME = 24 };
+  const size_t gib = 1UL << 30;
+  const struct rlimit limit = {8 * MIB, 8 * MIB};
   int adverb = open_adverb();
-  struct rlimit limit = {64 * 1024, 64 * 1024};
-  struct adverb_build build;
-  uint32_t region = create(adverb, start, 64 * MIB);
-  expect(setrlimit(RLIMIT_MEMLOCK, &limit) == 0, "setrlimit");
-  if (setuid(65534) != 0)
-    skip("setuid: %s", strerror(errno));
-  expect(build_errno(adverb, region, start, 0, &build) == ENOMEM, "tables beyond RLIMIT_MEMLOCK");
+  char* start = (char*)(1UL << 40);
+  expect(mmap(start, EXTENTS * gib, PROT_READ | PROT_WRITE,
+              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == start,
+         "mmap: %s", strerror(errno));
+  madvise(start, EXTENTS * gib, MADV_NOHUGEPAGE);
+  expect(setrlimit(RLIMIT_MEMLOCK, &limit) == 0 && setuid(65534) == 0, "%s", strerror(errno));
+  uint32_t region = create(adverb, start, EXTENTS * gib);
+  for (int i = 0; i < EXTENTS; i++) {
+    char* extent = start + i * gib;
+    uint64_t charged = query(adverb, region).charged_pages;
+    for (int view = 0; view < 2; view++) {
+      struct adverb_build build;
+      int error = build_errno(adverb, region, extent, view, &build);
+      expect(error == 0, "view %d of extent %d: %s", view, i, strerror(error));
+      close(build.fd);
+    }
+    fault_in(adverb, region, extent + gib / 2, PAGE, true);
+    expect(query(adverb, region).charged_pages > charged + 64 &&
+               query(adverb, region).charged_pages < charged + 72,
+           "%llu pages for an extent, two tables and a page",
+           (unsigned long long)(query(adverb, region).charged_pages - charged));
+    charged = query(adverb, region).charged_pages;
+    fault_in(adverb, region, extent, 4 * MIB, true);
+    expect(query(adverb, region).charged_pages == charged + 2, "%llu pages for 4 MiB that came",
+           (unsigned long long)(query(adverb, region).charged_pages - charged));
+    madvise(extent, 4 * MIB, MADV_DONTNEED);
+    for (int view = 0; view < 2 && i >= AT_A_TIME; view++)
+      expect(give_back_errno(adverb, region, extent - AT_A_TIME * gib, view) == 0, "giving back");
+  }
+  // Without giving back it would be too much.
+  expect(query(adverb, region).charged_pages > 1024, "%llu pages",
+         (unsigned long long)query(adverb, region).charged_pages);
 }
 
 static void tables_are_read_only(void) {
@@ -150,9 +240,10 @@ static void tables_can_be_registered(void) {
 
 int main(int count, char** words) {
   choose(count, words);
-  run("tables are charged to VmLck and given back", tables_are_charged);
+  run("tables are charged to the user and given back", tables_are_charged);
+  run("what a region may be charged is the limit of its creation", limit_of_creation);
   run("tables can be mapped in parts, moved, and over and over", tables_come_and_go);
-  run("RLIMIT_MEMLOCK limits tables", memlock_limit);
+  run("8 MiB of RLIMIT_MEMLOCK are enough for 64 GiB, by giving back", working_set);
   run("state tables cannot be written", tables_are_read_only);
   run("state tables can be registered for remote reads, not writes", tables_can_be_registered);
   return verdict();

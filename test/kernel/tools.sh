@@ -67,13 +67,13 @@ shows "stat shows a process' region and its counters" "$region" adverb stat --js
 shows "stat of that process shows it, too, though it does not run under adverb" \
   "$region and .pid == $pid" adverb stat --json -p "$pid"
 shows "stat shows the module's counters and limits" \
-  '.module.counters.enter >= 16 and .module.limits == {"regions": 65536, "pages": 1048576}' adverb stat --json
+  '.module.counters.enter >= 16 and .module.limits == {"regions": 8192, "pages": 1048576}' adverb stat --json
 says "stat of another process does not" 1 "process 1 shows no numbers" adverb stat -p 1
 says "stat tells it to people" 0 "$pid region 1: 0x" adverb stat
 shows "another user sees none of it" '.module.regions == [] and .module.counters.enter >= 16' \
   as_nobody adverb stat --json
-doctor "doctor says which module is loaded" "kernel module" ok "adverb.ko 1 is loaded"
-doctor "doctor shows the module's limits" "module limits" ok "65536 regions and 4096 MiB"
+doctor "doctor says which module is loaded" "kernel module" ok "adverb.ko 2 is loaded"
+doctor "doctor shows the module's limits" "module limits" ok "8192 regions and 4096 MiB"
 doctor "doctor asks for the udev rule where the device is root's" "/dev/adverb" warn "60-adverb.rules"
 need chgrp rdma /dev/adverb
 doctor "doctor is content with group rdma" "/dev/adverb" ok "group rdma, mode 0660"

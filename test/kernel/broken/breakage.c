@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Which step is left out; only in the build that tests the tests (breakage.h). */
+/* Which step is left out (breakage.h). */
 #include <linux/module.h>
 
 #include "breakage.h"
