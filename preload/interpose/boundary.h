@@ -2,6 +2,8 @@
 // The one place where an exception of adverb's becomes the verb's own error.
 #pragma once
 
+#include "world/no_cancel.h"
+
 #include <cerrno>
 #include <exception>
 #include <new>
@@ -12,8 +14,9 @@ namespace adverb::interpose {
 // World.
 void caught(const char* what) noexcept;
 
-// Runs `body`; if it throws, sets errno and returns `fail()`, evaluated then: verbs that return an
-// error number say so by returning errno. Nothing passes the C ABI.
+// Runs `body`, where nothing cancels the thread (world/no_cancel.h); if it throws, sets errno and
+// returns `fail()`, evaluated then: verbs that return an error number say so by returning errno.
+// Nothing passes the C ABI.
 template <typename Fail, typename Body>
 auto boundary(Fail&& fail, Body&& body) noexcept -> decltype(body()) {
   try {
@@ -29,6 +32,13 @@ auto boundary(Fail&& fail, Body&& body) noexcept -> decltype(body()) {
     errno = EIO;
   }
   return fail();
+}
+
+// The same where something might.
+template <typename Fail, typename Body>
+auto uncancelled(Fail&& fail, Body&& body) noexcept -> decltype(body()) {
+  const NoCancel whole;
+  return boundary(fail, body);
 }
 
 } // namespace adverb::interpose

@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <infiniband/verbs.h>
+#include <string_view>
 
 #undef ibv_reg_mr
 #undef ibv_reg_mr_iova
@@ -32,13 +33,27 @@ bool pass() noexcept {
   return provider::inside() || !interpose::active();
 }
 
+// A thread that waits may be cancelled, and is unwound from there by the C library. No frame of
+// adverb's may then have anything to be cleaned up: it has a C++ runtime of its own, which that
+// unwinder cannot call.
+constexpr bool waits(std::string_view verb) noexcept {
+  return verb == "get_async_event";
+}
+
+template <bool may_be_cancelled, typename Fail, typename Body>
+auto enter(Fail&& fail, Body&& body) -> decltype(body()) {
+  if constexpr (may_be_cancelled)
+    return body();
+  else
+    return interpose::uncancelled(fail, body);
+}
+
 } // namespace
 
-// Under a name of its own in C++, because verbs.h declares the verb without noexcept.
+// Under a name of its own in C++, as verbs.h declares the verb in other words.
 #define HOOK(ret, name, node, need, params, args, fail)                                            \
-  extern "C" __attribute__((visibility("default"))) ret hook_##name params noexcept __asm__(       \
-      "ibv_" #name);                                                                               \
-  ret hook_##name params noexcept {                                                                \
+  extern "C" __attribute__((visibility("default"))) ret hook_##name params __asm__("ibv_" #name);  \
+  ret hook_##name params {                                                                         \
     adverb::World& world = interpose::process_world();                                             \
     const auto& real = world.provider.real();                                                      \
     if (missing(real.ibv_##name, need))                                                            \
@@ -46,7 +61,7 @@ bool pass() noexcept {
     if (pass())                                                                                    \
       return real.ibv_##name args;                                                                 \
     world.counters.count(adverb::observe::Counter::hooks_calls);                                   \
-    return interpose::boundary([] { return fail; },                                                \
+    return enter<waits(#name)>([] { return fail; },                                                \
                                [&] { return adverb::model::Verbs{world}.name args; });             \
   }
 #include "provider/verbs.def"

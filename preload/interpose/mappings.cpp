@@ -2,9 +2,11 @@
 // Hooks of the C library: what is watched (memory/userfault.h) is a mapping of its own to the
 // kernel, and mremap() moves one mapping at a time. Where a program's call would fail for that,
 // what is watched there is given up, and it is made again. (The C library's own calls, of
-// realloc(), go on by copying.)
+// realloc(), go on by copying.) Linux 6.17 moves several to a place that is given, where their size
+// stays, and when it meets one that is watched those before it have moved: no such call may fail.
 #include "interpose/process_world.h"
 #include "memory/monitor.h"
+#include "world/no_cancel.h"
 #include "world/world.h"
 
 #if defined(__x86_64__)
@@ -16,6 +18,17 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+namespace {
+
+bool forget(void* old, size_t bytes) noexcept {
+  const adverb::NoCancel whole;
+  auto* const monitor = adverb::interpose::process_world().parts.monitor.made();
+  const auto from = reinterpret_cast<uintptr_t>(old);
+  return monitor != nullptr && monitor->forget({from, from + bytes});
+}
+
+} // namespace
+
 extern "C" [[gnu::visibility("default")]] void* mremap(void* old, size_t old_bytes, size_t bytes,
                                                        int flags, ...) noexcept {
   va_list rest;
@@ -25,12 +38,12 @@ extern "C" [[gnu::visibility("default")]] void* mremap(void* old, size_t old_byt
   const auto call = [&] {
     return reinterpret_cast<void*>(syscall(SYS_mremap, old, old_bytes, bytes, flags, to));
   };
+  if ((flags & MREMAP_FIXED) != 0 && old_bytes == bytes)
+    forget(old, old_bytes);
   void* const got = call();
   if (got != MAP_FAILED || errno != EFAULT)
     return got;
-  auto* const monitor = adverb::interpose::process_world().parts.monitor.made();
-  const auto from = reinterpret_cast<uintptr_t>(old);
-  if (monitor == nullptr || !monitor->forget({from, from + old_bytes})) {
+  if (!forget(old, old_bytes)) {
     errno = EFAULT;
     return MAP_FAILED;
   }

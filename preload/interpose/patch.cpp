@@ -21,27 +21,27 @@ template <typename F, typename G> void swap_in(F& slot, G ours) {
 ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* attr) {
   if (provider::inside())
     return process_world().provider.ops(context).create_qp_ex(context, attr);
-  return boundary([] { return nullptr; },
-                  [&] { return model::Verbs{process_world()}.create_qp_ex(context, attr); });
+  return uncancelled([] { return nullptr; },
+                     [&] { return model::Verbs{process_world()}.create_qp_ex(context, attr); });
 }
 
 ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* attr) {
   if (provider::inside())
     return process_world().provider.ops(context).create_cq_ex(context, attr);
-  return boundary([] { return nullptr; },
-                  [&] { return model::Verbs{process_world()}.create_cq_ex(context, attr); });
+  return uncancelled([] { return nullptr; },
+                     [&] { return model::Verbs{process_world()}.create_cq_ex(context, attr); });
 }
 
 ibv_srq* create_srq_ex(ibv_context* context, ibv_srq_init_attr_ex* attr) {
   if (provider::inside())
     return process_world().provider.ops(context).create_srq_ex(context, attr);
-  return boundary([] { return nullptr; },
-                  [&] { return model::Verbs{process_world()}.create_srq_ex(context, attr); });
+  return uncancelled([] { return nullptr; },
+                     [&] { return model::Verbs{process_world()}.create_srq_ex(context, attr); });
 }
 
 int advise_mr(ibv_pd* pd, ibv_advise_mr_advice advice, uint32_t flags, ibv_sge* sges,
               uint32_t count) {
-  return boundary(
+  return uncancelled(
       [] { return errno; },
       [&] { return model::Verbs{process_world()}.advise_mr(pd, advice, flags, sges, count); });
 }
@@ -51,8 +51,8 @@ bool may_be_unmanaged(ibv_context* context, const char* what) {
   if (provider::inside())
     return true;
   const int why =
-      boundary([] { return errno; },
-               [&] { return model::Verbs{process_world()}.make_unmanaged(context, what); });
+      uncancelled([] { return errno; },
+                  [&] { return model::Verbs{process_world()}.make_unmanaged(context, what); });
   errno = why != 0 ? why : errno;
   return why == 0;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "interpose/process_world.h"
 #include "interpose/boundary.h"
+#include "interpose/heap.h"
 #include "link/links.h"
 #include "memory/copy.h"
 #include "memory/dispositions.h"
@@ -44,6 +45,7 @@ void await_probes() noexcept {
 // Only this thread lives in the child, and any lock may have been held by another: everything is
 // abandoned as it stands, nothing is taken, freed or logged.
 void in_child() {
+  process_heap().in_child();
   Process& mine = process();
   World& world = mine.world;
   if (world.page.started()) { // else nothing was ever managed
@@ -57,6 +59,7 @@ void in_child() {
     world.parts.staged_receives.abandon_in_child();
     world.parts.monitor.abandon_in_child();
     world.parts.recalls.abandon_in_child();
+    world.parts.view_source.abandon_in_child();
     world.parts.links.abandon_in_child();
     world.parts.targets.abandon_in_child();
     mine.service.in_child();

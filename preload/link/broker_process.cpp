@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <climits>
 #include <cstdlib>
+#include <cstring>
 #include <dlfcn.h>
 #include <filesystem>
 #include <new>
@@ -20,23 +21,34 @@
 namespace adverb::link {
 namespace {
 
+// Empty: there is no such file. Not on the stack: this may be a thread of the program's that has
+// little.
+std::string resolved(const char* path) {
+  std::string real(PATH_MAX, '\0');
+  if (realpath(path, real.data()) == nullptr)
+    return {};
+  real.resize(strlen(real.data()));
+  return real;
+}
+
 // In no folder but those that belong to this library's own, as nobody else may have it run
 // something.
 std::string command() {
   Dl_info info{};
-  char library[PATH_MAX];
   if (dladdr(reinterpret_cast<const void*>(&start_broker_process), &info) == 0 ||
-      info.dli_fname == nullptr || realpath(info.dli_fname, library) == nullptr)
+      info.dli_fname == nullptr)
     return {};
-  std::string folder = library;
+  std::string folder = resolved(info.dli_fname);
+  if (folder.empty())
+    return {};
   folder.resize(folder.rfind('/'));
   for (const std::string& candidate : {
            folder + "/tools/adverb",                         // build tree
            folder + "/" ADVERB_BINDIR_FROM_LIBDIR "/adverb", // installed
            folder + "/../" ADVERB_BINDIR_FROM_LIBDIR "/adverb",
        }) {
-    char path[PATH_MAX];
-    if (realpath(candidate.c_str(), path) != nullptr && access(path, X_OK) == 0)
+    const std::string path = resolved(candidate.c_str());
+    if (!path.empty() && access(path.c_str(), X_OK) == 0)
       return path;
   }
   return {};

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "link/companion.h"
 #include "link/receive_pool.h"
+#include "memory/own.h"
+#include "world/no_cancel.h"
 #include "world/world.h"
 
 #include <algorithm>
@@ -57,7 +59,7 @@ int Companion::set_up(uint32_t credits) {
   // for long, as answers wait for slow pages, keeps them from no other request.
   const uint32_t sends = messages + report_every_ - 1;
   bytes_ = sends * stride_;
-  void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* memory = memory::map_own(bytes_, PROT_READ | PROT_WRITE);
   if (memory == MAP_FAILED)
     return errno;
   memory_ = static_cast<std::byte*>(memory);
@@ -217,6 +219,7 @@ void Companion::send(std::byte* message, size_t bytes) noexcept {
   ibv_send_wr* bad = nullptr;
   // One sender at a time: order of messages is order of requests.
   const std::lock_guard hold(lock_);
+  const NoCancel whole;
   const provider::Inside inside;
   const bool reports = (sent_end_ + 1) % report_every_ == 0;
   wr.send_flags = reports ? IBV_SEND_SIGNALED : 0;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "link/detached.h"
+#include "memory/own.h"
 
 #include <array>
 #include <cerrno>
@@ -154,8 +155,7 @@ int start_detached(const std::string& path, const std::vector<std::string>& word
       all.push_back(const_cast<char*>(word.c_str()));
     all.push_back(nullptr);
     std::string count = "LISTEN_FDS=" + std::to_string(sockets.size());
-    void* const stacks = mmap(nullptr, 2 * stack_bytes, PROT_READ | PROT_WRITE,
-                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+    void* const stacks = memory::map_own(2 * stack_bytes, PROT_READ | PROT_WRITE);
     if (stacks != MAP_FAILED) {
       auto* const stack = static_cast<std::byte*>(stacks);
       Start start{};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "link/device.h"
 #include "memory/limits.h"
+#include "world/no_cancel.h"
 #include "world/world.h"
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <cstring>
 #include <fcntl.h>
 #include <map>
+#include <optional>
 #include <sched.h>
 #include <string>
 #include <sys/epoll.h>
@@ -235,6 +237,9 @@ bool Device::poll() {
   bool any = false;
   for (int round = 0; round < polls_at_once; ++round) {
     const int n = context_->ops.poll_cq(cq_, static_cast<int>(batch.size()), batch.data());
+    std::optional<NoCancel> whole; // a poll of the program's may be who serves them
+    if (n > 0)
+      whole.emplace();
     for (int i = 0; i < n; ++i) {
       const ibv_wc& wc = batch[static_cast<size_t>(i)];
       const auto qp = find(wc.qp_num);

@@ -154,8 +154,11 @@ void Owner::lost(const std::shared_ptr<Link>& link, const char* why) {
     link->who->count(Number::malformed_messages);
   const bool serves =
       std::ranges::any_of(link->channels, [](const auto& c) { return !c.end->down(); });
-  if (!link->connection->cut() || (is_unproven(*link) && !link->opened) || link->bound.empty() ||
-      !serves)
+  // One that has just opened may not have been heard of yet.
+  const bool opened = link->opened || std::ranges::any_of(link->channels, [](const auto& c) {
+                        return c.end->is_open();
+                      });
+  if (!link->connection->cut() || (is_unproven(*link) && !opened) || link->bound.empty() || !serves)
     return end(link, why);
   world_.log.info("a peer's connection was lost; what is bound over it stays so for {} s",
                   away_due.count());
@@ -189,6 +192,9 @@ Answer Owner::resume(const std::shared_ptr<Link>& link, const wire::Id& ticket) 
   link->bound = std::exchange(former->bound, {});
   link->channels = std::exchange(former->channels, {});
   link->opened = link->opened || former->opened;
+  for (auto& [number, opening] : opening_) // whose nonces are still to come
+    if (opening.link.lock() == former)
+      opening.link = link;
   link->proven = link->proven || former->proven;
   former->away = false;
   end(former, "another connection stands for it");

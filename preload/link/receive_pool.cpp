@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "link/receive_pool.h"
+#include "memory/own.h"
 #include "world/world.h"
 
 #include <algorithm>
@@ -65,7 +66,7 @@ int ReceivePool::add(uint32_t count) {
       return ENOMEM;
     const size_t stride = buffer_stride(message_bytes_);
     const size_t bytes = count * stride;
-    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* memory = memory::map_own(bytes, PROT_READ | PROT_WRITE);
     if (memory == MAP_FAILED)
       return errno;
     madvise(memory, bytes, MADV_DONTFORK);

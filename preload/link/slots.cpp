@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "link/slots.h"
+#include "memory/own.h"
 #include "world/world.h"
 
 #include <bit>
@@ -12,8 +13,7 @@
 namespace adverb::link {
 
 int Slots::make(Page& page, SlotKind kind, const Held& /*held*/) {
-  void* const memory =
-      mmap(nullptr, slot_page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* const memory = memory::map_own(slot_page, PROT_READ | PROT_WRITE);
   if (memory == MAP_FAILED)
     return errno;
   madvise(memory, slot_page, MADV_DONTFORK); // what the device has and what is looked at is one

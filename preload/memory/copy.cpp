@@ -2,6 +2,7 @@
 #include "memory/copy.h"
 #include "memory/dispositions.h"
 #include "memory/guard.h"
+#include "world/no_cancel.h"
 
 #include <algorithm>
 #include <array>
@@ -63,6 +64,7 @@ Method pick() {
 
 // Opened per call: a descriptor kept open would survive into a child and name the parent's memory.
 bool through_proc_mem(void* own, uintptr_t program, size_t bytes, bool writing) {
+  const NoCancel whole;
   const int fd = open("/proc/self/mem", (writing ? O_WRONLY : O_RDONLY) | O_CLOEXEC);
   if (fd < 0)
     return false;

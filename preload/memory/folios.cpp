@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "memory/folios.h"
+#include "world/no_cancel.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -71,6 +72,7 @@ bool are_made() {
 } // namespace
 
 bool is_huge(uintptr_t address) {
+  const NoCancel whole;
   const auto known = asked(address);
   return known ? *known : are_made();
 }

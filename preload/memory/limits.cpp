@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "memory/limits.h"
+#include "world/no_cancel.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -22,6 +23,7 @@ struct Close {
 } // namespace
 
 uint64_t memlock_left() {
+  const NoCancel whole;
   uint64_t held = 0; // VmPin + VmLck, bytes: the kernel counts both against the limit
   bool privileged = false;
   const std::unique_ptr<FILE, Close> file(fopen("/proc/self/status", "re"));
@@ -45,6 +47,7 @@ using File = std::unique_ptr<FILE, Close>;
 
 // What follows `name` in the line that begins with it; nothing: there is no such file or line.
 std::optional<std::string> line_of(const std::string& path, const char* name) {
+  const NoCancel whole;
   const File file(fopen(path.c_str(), "re"));
   char line[4200];
   while (file && fgets(line, sizeof line, file.get()) != nullptr)

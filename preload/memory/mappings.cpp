@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "memory/mappings.h"
 #include "memory/copy.h"
+#include "world/no_cancel.h"
+#include "world/sync.h"
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cinttypes>
+#include <charconv>
 #include <climits>
 #include <cstdio>
 #include <cstdlib>
@@ -14,6 +16,7 @@
 #include <memory>
 #include <string_view>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 namespace adverb::memory {
@@ -87,10 +90,15 @@ constexpr uint64_t readable = 1;
 constexpr uint64_t writable = 2;
 constexpr uint64_t shared = 8;
 
+// Once a kernel has said so it is not asked again.
+Atomic<bool> cannot_be_asked{false};
+
 // Calls `look` with the mappings that meet [next, end), from the lowest, until it says no, and
 // moves `next` as far as all is mapped, and `look` agrees. Each is asked for by itself, which takes
 // the same time however many others there are. False: this kernel cannot be asked.
 template <typename Look> bool ask(uintptr_t& next, uintptr_t end, Look& look) {
+  if (cannot_be_asked.load(std::memory_order_relaxed))
+    return false;
   const int maps = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
   if (maps < 0)
     return false;
@@ -104,6 +112,8 @@ template <typename Look> bool ask(uintptr_t& next, uintptr_t end, Look& look) {
     query.name_bytes = name.size();
     if (ioctl(maps, procmap_query, &query) != 0) {
       answers = errno == ENOENT; // a hole
+      if (errno == ENOTTY)
+        cannot_be_asked.store(true, std::memory_order_relaxed);
       break;
     }
     // With the byte that ends it; 0: it has none.
@@ -117,26 +127,54 @@ template <typename Look> bool ask(uintptr_t& next, uintptr_t end, Look& look) {
   return answers;
 }
 
+// Takes the number in front, and the one byte behind it, off the text.
+uint64_t take_number(std::string_view& text, int base) {
+  uint64_t value = 0;
+  const char* const end = text.data() + text.size();
+  const char* const after = std::from_chars(text.data(), end, value, base).ptr;
+  text = std::string_view(after, end).substr(after != end ? 1 : 0);
+  return value;
+}
+
+// Takes the word in front, and what separates it from the next, off the text.
+std::string_view take_word(std::string_view& text) {
+  const std::string_view word = text.substr(0, text.find(' '));
+  text.remove_prefix(word.size());
+  text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
+  return word;
+}
+
+// A line such as "7f10c000-7f10d000 rw-p 00002000 fe:01 1234   /usr/lib/x". Of what ends before
+// `next` it reads no more than that: sscanf() would take most of the time of a registration.
+Vma parse(std::string_view line, uintptr_t next) {
+  Vma vma;
+  vma.from = take_number(line, 16);
+  vma.to = take_number(line, 16);
+  if (vma.to <= next)
+    return vma;
+  const std::string_view rights = take_word(line);
+  vma.readable = rights.find('r') == 0;
+  vma.writable = rights.find('w') == 1;
+  vma.shared = rights.find('s') == 3;
+  take_word(line); // its offset in the file
+  take_word(line); // the device that has it
+  std::string_view inode = take_word(line);
+  vma.inode = take_number(inode, 10);
+  vma.path = line;
+  return vma;
+}
+
 // The same by the text of all.
 template <typename Look> void read_all(uintptr_t& next, uintptr_t end, Look& look) {
   const std::unique_ptr<FILE, File> maps(fopen("/proc/self/maps", "re"));
   char* text = nullptr;
   size_t room = 0;
-  while (maps && next < end && getline(&text, &room, maps.get()) > 0) {
-    Vma vma;
-    char rights[5] = {};
-    int path_at = 0;
-    if (sscanf(text, "%" SCNx64 "-%" SCNx64 " %4s %*s %*s %" SCNu64 " %n", &vma.from, &vma.to,
-               rights, &vma.inode, &path_at) < 4)
-      continue;
+  ssize_t bytes = 0;
+  while (maps && next < end && (bytes = getline(&text, &room, maps.get())) > 0) {
+    const std::string_view line(text, static_cast<size_t>(bytes));
+    const Vma vma = parse(line.substr(0, line.find('\n')), next);
     if (vma.to <= next)
       continue;
-    vma.readable = rights[0] == 'r';
-    vma.writable = rights[1] == 'w';
-    vma.shared = rights[3] == 's';
-    vma.path = text + path_at;
-    while (!vma.path.empty() && vma.path.back() == '\n')
-      vma.path.remove_suffix(1);
     if (vma.from > next || !look(vma))
       break;
     next = vma.to;
@@ -152,6 +190,35 @@ template <typename Look> uintptr_t walk(uintptr_t start, uintptr_t end, Maps by,
   return next;
 }
 
+constexpr uintptr_t page_size = 4096;
+constexpr size_t few_pages = 17; // 64 KiB anywhere
+
+// Whether the pages are this process's own, to be read and, if asked for, written. That is found
+// out as stock's registration does, by having them there (madvise(2), Linux 5.14), and then by what
+// the kernel shows of each: a file's or shared memory's it tells apart, a device's cannot be had
+// so. False: not so, too many for that, or nothing can be said.
+bool are_own_pages(uintptr_t start, uintptr_t end, bool writable) {
+  constexpr int populate_read = 22;
+  constexpr int populate_write = 23;
+  constexpr uint64_t there = uint64_t{1} << 63; // bits of an entry: proc_pid_pagemap(5)
+  constexpr uint64_t of_file = uint64_t{1} << 61;
+  const uintptr_t from = start & ~(page_size - 1);
+  const size_t count = (end - from + page_size - 1) / page_size;
+  std::array<uint64_t, few_pages> pages{};
+  if (count > few_pages || madvise(reinterpret_cast<void*>(from), count * page_size,
+                                   writable ? populate_write : populate_read) != 0)
+    return false;
+  const int map = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+  if (map < 0)
+    return false;
+  const auto wanted = static_cast<ssize_t>(count * sizeof pages[0]);
+  const bool read = pread(map, pages.data(), static_cast<size_t>(wanted),
+                          static_cast<off_t>(from / page_size * sizeof pages[0])) == wanted;
+  close(map);
+  return read && std::all_of(pages.begin(), pages.begin() + static_cast<ptrdiff_t>(count),
+                             [](uint64_t page) { return (page & (there | of_file)) == there; });
+}
+
 bool has_maps() {
   return access("/proc/self/maps", R_OK) == 0;
 }
@@ -159,9 +226,15 @@ bool has_maps() {
 } // namespace
 
 Mapping mapping_of(uintptr_t start, size_t length, bool writable, Maps by) {
+  const NoCancel whole;
   const uintptr_t end = start + length;
   if (end < start)
     return Mapping::absent;
+  // To read about all mappings takes longer than stock's registration of few pages.
+  if (by == Maps::asked && cannot_be_asked.load(std::memory_order_relaxed))
+    by = Maps::tried;
+  if (by == Maps::tried && start < end && are_own_pages(start, end, writable))
+    return Mapping::ordinary;
   bool foreign = false;
   const uintptr_t mapped = walk(start, end, by, [&](const Vma& vma) {
     const bool ordinary = is_ordinary(vma.path, vma.shared);
@@ -175,6 +248,7 @@ Mapping mapping_of(uintptr_t start, size_t length, bool writable, Maps by) {
 }
 
 bool is_private_and_anonymous(uintptr_t start, size_t length, Maps by) {
+  const NoCancel whole;
   return walk(start, start + length, by, [](const Vma& vma) {
            return !vma.shared && vma.inode == 0 &&
                   (vma.path.empty() || starts_with_any(vma.path, {"[heap]", "[stack", "[anon"}));
@@ -182,6 +256,7 @@ bool is_private_and_anonymous(uintptr_t start, size_t length, Maps by) {
 }
 
 uintptr_t end_of_mapping(uintptr_t address) noexcept {
+  const NoCancel whole;
   const int maps = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
   if (maps < 0)
     return 0;

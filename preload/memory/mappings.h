@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // What lies at a range of the program's addresses, without touching a page of it but the last of a
-// mapped file, for only the kernel knows where that ends.
+// mapped file, for only the kernel knows where that ends; and few pages on an older kernel (Maps).
 #pragma once
 
 #include <cstddef>
@@ -15,9 +15,11 @@ enum class Mapping {
             // registration fails with EFAULT
 };
 
-// How the kernel is asked: by an ioctl for each mapping in question (PROCMAP_QUERY, Linux 6.11),
-// or, also where there is none, by reading the text of all mappings of the process.
-enum class Maps { asked, read };
+// How the kernel is asked, each way also where the one before is of no use: by an ioctl for each
+// mapping in question (PROCMAP_QUERY, Linux 6.11); by having the pages there, as a registration of
+// stock's does, up to 64 KiB, if they turn out to be the process's own; by reading the text of all
+// mappings of the process.
+enum class Maps { asked, tried, read };
 
 // Bytes [start, start + length); `writable` asks for write permission too. Linear in the number of
 // mappings in question, or of the process (see above), constant in bytes. Thread-safe; allocates.

@@ -13,6 +13,8 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <string>
 #include <utility>
 
 namespace adverb::memory {
@@ -42,6 +44,17 @@ constexpr Stripes stripes_of(Range range) noexcept {
       met |= 1U << (at % stripe_count);
   return met;
 }
+
+/// What a monitor that has a thread is given. `own`: told of each descriptor, which a fork child
+/// must close. `say`: told once, in words, why nothing can be watched. `before`, `after`: called
+/// before the caller of a change is let go on, by the reader for one, and when that has been told,
+/// with the stripes that it is in; they take no lock and allocate nothing.
+struct MonitorHooks {
+  std::function<void(int)> own;
+  std::function<void(const std::string&)> say;
+  std::function<void(Stripes)> before = [](Stripes) {};
+  std::function<void(Stripes)> after = [](Stripes) {};
+};
 
 /// Any thread.
 class Monitor {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "memory/userfault.h"
 #include "memory/mappings.h"
+#include "memory/reader.h"
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <csignal>
 #include <cstring>
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
@@ -14,7 +14,6 @@
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/syscall.h>
-#include <system_error>
 #include <unistd.h>
 #include <utility>
 
@@ -191,27 +190,13 @@ void UserfaultMonitor::tell_kernel_no_more(Range what, const Held& /*held*/) noe
 
 // errno.
 int UserfaultMonitor::start(const Held& /*held*/) {
-  int why = 0;
-  // It inherits the mask, so that no signal of the program ever meets it.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
   try {
-    *reader_ = std::thread([this] { serve(); });
-    pthread_setname_np(reader_->native_handle(), "adverb-monitor");
-  } catch (const std::system_error& error) {
-    why = error.code().value();
+    return start_reader(*reader_, [this] { serve(); });
   } catch (const std::bad_alloc&) { // memory may come back
-    why = -1;
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (why < 0) {
     tried_ = false;
     close_all();
-    throw std::bad_alloc();
+    throw;
   }
-  return why;
 }
 
 // Takes no lock and asks for no memory: whoever has them may be waiting for this.

@@ -22,7 +22,7 @@
 #include "memory/monitor.h"
 
 #include <array>
-#include <functional>
+#include <chrono>
 #include <list>
 #include <map>
 #include <memory>
@@ -34,17 +34,7 @@ namespace adverb::memory {
 
 class UserfaultMonitor final : public Monitor {
 public:
-  /// `own`: told of each descriptor, which a fork child must close. `say`: told once, in words, why
-  /// nothing can be watched. `before`, `after`: called before the caller of a change is let go on,
-  /// by the reader for one, and when that has been told, with the stripes that it is in; they take
-  /// no lock and allocate nothing.
-  struct Hooks {
-    std::function<void(int)> own;
-    std::function<void(const std::string&)> say;
-    std::function<void(Stripes)> before = [](Stripes) {};
-    std::function<void(Stripes)> after = [](Stripes) {};
-  };
-  explicit UserfaultMonitor(Hooks hooks) : hooks_(std::move(hooks)) {}
+  explicit UserfaultMonitor(MonitorHooks hooks) : hooks_(std::move(hooks)) {}
   /// Nobody may be changing what was watched. The process's own is never destroyed.
   ~UserfaultMonitor() override;
 
@@ -79,7 +69,7 @@ private:
   void leave_all(Range what) noexcept;
   void serve() noexcept;
 
-  Hooks hooks_;
+  MonitorHooks hooks_;
   Mutex lock_;
   bool tried_ = false;
   std::array<Atomic<int>, stripe_count> fds_{}; // 0: none; one that there is stays

@@ -2,24 +2,30 @@
 #include "model/context.h"
 #include "link/links.h"
 #include "model/device_habits.h"
+#include "observe/directory.h"
+#include "registration/critical_size.h"
+#include "registration/send_sources.h"
 #include "transfer/responder.h"
 #include "world/world.h"
 
 #include <algorithm>
 #include <cerrno>
+#include <new>
+#include <utility>
+#include <vector>
 
 namespace adverb::model {
 
 namespace {
-// Copying into staging beats registering a window below this many bytes; Frey & Alonso found
-// 32 KiB for pages that are not resident. A policy rule overrides it.
-constexpr uint64_t copy_below_default = 16 * 1024;
+// So little is always copied, to slots that a queue pair keeps for that. What there is more of,
+// registration/copied.h decides. A policy rule overrides both.
+constexpr uint64_t copied_always = registration::SendSources::slot_bytes;
 } // namespace
 
 Context::Context(World& world, ibv_context* context)
     : world_(world), verbs_(context), device_(context->device->name), regions_(world, context) {
   const auto by_policy = world_.policy().copy_below(device_);
-  copy_below_ = std::min<uint64_t>(by_policy.value_or(copy_below_default) + (by_policy ? 0 : 1),
+  copy_below_ = std::min<uint64_t>(by_policy.value_or(copied_always) + (by_policy ? 0 : 1),
                                    registration::Staging::block_max + 1);
 }
 
@@ -35,6 +41,40 @@ std::shared_ptr<Pd> Context::pd(ibv_pd* pd) {
   if (!entry)
     entry = std::make_shared<Pd>(world_, pd);
   return entry;
+}
+
+void Context::find_critical_size(ibv_pd* pd) noexcept {
+  const std::lock_guard hold(habits_lock_);
+  if (std::exchange(has_critical_size_, true) || world_.policy().copy_below(device_))
+    return;
+  try {
+    measure_critical_size(pd);
+  } catch (const std::bad_alloc&) { // then each has a window
+  }
+}
+
+void Context::measure_critical_size(ibv_pd* pd) {
+  std::vector<std::string> directories;
+  if (!world_.page.is_private())
+    directories = observe::own_directories();
+  auto size = registration::kept_critical_size(directories, device_);
+  if (!size) {
+    const provider::Inside inside;
+    const auto& real = world_.provider.real();
+    size = registration::measure_critical_size(
+        world_.clock, {[&](void* start, size_t bytes) {
+                         return real.ibv_reg_mr(pd, start, bytes, IBV_ACCESS_LOCAL_WRITE);
+                       },
+                       [&](ibv_mr* mr) { real.ibv_dereg_mr(mr); }});
+    if (size)
+      registration::keep_critical_size(directories, device_, *size);
+  }
+  if (!size)
+    return;
+  regions_.copy_up_to(size->resident);
+  world_.log.debug(
+      "{}: to register takes as long as to copy {} bytes that are in memory, {} that are not",
+      device_, size->resident, size->absent);
 }
 
 // Whoever still holds the Pd for a moment (a timer that finds its queue pair gone) does not keep

@@ -55,6 +55,11 @@ public:
   // once, at the first call, which may take milliseconds. No lock held.
   bool leaves_completions();
 
+  // The program has memory in `pd` that is not pinned. The first time, it is found out how long
+  // the device takes to register some, unless a rule says what is to be copied: milliseconds, once
+  // on each host until it boots. No lock held.
+  void find_critical_size(ibv_pd* pd) noexcept;
+
   // adverb's own use of the device, once a queue pair may need a link.
   void use_device();
   // Lets replies and peers' requests proceed; cheap where there is nothing.
@@ -87,6 +92,8 @@ public:
   void close();
 
 private:
+  void measure_critical_size(ibv_pd* pd);
+
   World& world_;
   ibv_context* verbs_;
   bool passes_through_ = false;
@@ -100,6 +107,7 @@ private:
   Atomic<uint64_t> queues_{1};
   Mutex habits_lock_;
   std::optional<bool> leaves_completions_;
+  bool has_critical_size_ = false;
   std::shared_ptr<link::Progress> links_;
   Atomic<link::Progress*> links_in_use_{nullptr};
 };

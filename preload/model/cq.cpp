@@ -2,6 +2,7 @@
 #include "model/cq.h"
 #include "model/context.h"
 #include "observe/counters.h"
+#include "world/no_cancel.h"
 #include "world/world.h"
 
 #include <algorithm>
@@ -237,6 +238,7 @@ int Cq::translate(ibv_wc* wc, int n, int count) {
 // Holds poll_lock_, and lets it go. Of `count` the first `bare` were that, and of the last of these
 // its queue is to be `told`; the rest may be anything.
 int Cq::poll_other(int entries, ibv_wc* wc, int bare, bool told, int count) {
+  const NoCancel whole; // what waits for these is posted, and registered for
   int n = bare;
   bool look = false;
   {
@@ -298,6 +300,7 @@ int Cq::poll(int entries, ibv_wc* wc) {
 int Cq::look_for_messages(int entries, ibv_wc* wc, int n) {
   context_.progress();
   if (n == 0 && !none_ready()) {
+    const NoCancel whole;
     const std::lock_guard hold(poll_lock_);
     n = poll_further(entries, wc, 0);
   }
@@ -331,6 +334,7 @@ int Cq::poll_further(int entries, ibv_wc* wc, int n) {
 }
 
 int Cq::arm(int solicited_only) {
+  const NoCancel whole;
   const int rc = context_.world().provider.ops(cq_->context).req_notify_cq(cq_, solicited_only);
   if (rc != 0)
     return rc;
@@ -386,9 +390,12 @@ bool Cq::holds_more_than(size_t count) {
   return ready_count_ > count;
 }
 
+// Others than the program's own calls on it come here, too, with what they found a moment ago: the
+// provider may have destroyed it since, and have made another in its place.
 void Cq::settle() {
   const std::lock_guard hold(poll_lock_);
-  absorb(cq_->cqe + 2);
+  if (!closed_)
+    absorb(cq_->cqe + 2);
 }
 
 bool Cq::try_settle() {

@@ -4,6 +4,7 @@
 #include "observe/log.h"
 #include "provider/ops.h"
 #include "provider/real.h"
+#include "world/no_cancel.h"
 #include "world/world.h"
 
 namespace adverb::model {
@@ -100,6 +101,7 @@ bool Kick::fire(Kind kind) {
     ibv_recv_wr* bad_receive = nullptr;
     rc = ops.post_recv(qp, &receive, &bad_receive);
   }
+  const NoCancel whole; // the program may be polling, which in stock posts nothing
   if (rc == 0)
     rc = ops.post_send(qp, &wr, &bad);
   if (rc != 0) {

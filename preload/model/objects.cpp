@@ -14,6 +14,7 @@ std::shared_ptr<Context> Objects::managed(ibv_context* context) const {
 
 void Objects::in_child() {
   const bool had_queues = !cqs.empty() || !qps.empty() || !srqs.empty();
+  renew(posting);
   contexts.relock();
   for (const auto& context : contexts.all())
     context->in_child(had_queues);

@@ -4,6 +4,7 @@
 
 #include "model/edge.h"
 #include "model/table.h"
+#include "world/sync.h"
 #include "world/world.h"
 
 #include <memory>
@@ -31,6 +32,8 @@ struct Objects {
   Table<Srq> srqs;
   Table<Qp> qps;
   Edge& edge;
+  // Of who posts a receive and has to look at all queues for it (behind_staged.h); outermost.
+  Mutex posting;
 
 private:
   Edge nothing_;

@@ -419,10 +419,14 @@ steering::Facts Qp::facts(const steering::Request& r) {
       if (!proven_ && facts.key.kind == steering::KeyVerdict::Kind::virtual_key)
         facts.key = {};
       const bool is_virtual = facts.key.kind == steering::KeyVerdict::Kind::virtual_key;
-      facts.leased = is_virtual && !messages_.lossy() && messages_.is_leased(r);
-      if (is_virtual && !facts.leased && r.length != 0 && !steering::is_atomic(r.wr.opcode))
+      // What is read by a view need not be kept in place, as what is leased.
+      facts.viewed = is_virtual && !r.no_view && !messages_.lossy() && messages_.is_viewed(r);
+      facts.leased = is_virtual && !facts.viewed && !messages_.lossy() && messages_.is_leased(r);
+      if (is_virtual && !facts.leased && !facts.viewed && r.length != 0 &&
+          !steering::is_atomic(r.wr.opcode))
         last_unleased_ = r.seq;
-      facts.beside_unload = facts.leased && messages_.busy() && r.seq - last_unleased_ <= along_run;
+      facts.beside_unload =
+          (facts.leased || facts.viewed) && messages_.busy() && r.seq - last_unleased_ <= along_run;
       // What has to wait for the device's lane is asked meanwhile.
       // And one that is sent in vain would be passed by what it must not be: order "relaxed".
       facts.key_likely_virtual = proven_ && messages_.key_likely_virtual() && !device_.busy() &&

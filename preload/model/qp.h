@@ -92,6 +92,10 @@ public:
   bool waits_for_completion() override;
   void try_again() override;
   Numbers numbers() override;
+  // ReceiveQueue's, of its own.
+  bool awaits_copy(uintptr_t start, uint64_t bytes);
+  bool awaits_placing(uintptr_t start, uint64_t bytes, const ReceiveQueue& unless);
+
   bool posted(const ibv_wc& wc) override;
 
   // transfer::Source
@@ -125,6 +129,7 @@ public:
   bool take_marker() override;
   void marker_landed() override;
   void aside_landed(bool ok) override;
+  void executed_again() override;
   void request_drain() override;
 
   World& world() const noexcept;

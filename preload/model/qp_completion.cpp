@@ -127,6 +127,16 @@ bool Qp::posted(const ibv_wc& wc) {
   return ring_.holds_seq(seq) && ring_.at(seq).stage == steering::Stage::posted;
 }
 
+bool Qp::awaits_copy(uintptr_t start, uint64_t bytes) {
+  const std::lock_guard hold(lock_);
+  return receive_ && receive_->awaits_copy(start, bytes);
+}
+
+bool Qp::awaits_placing(uintptr_t start, uint64_t bytes, const ReceiveQueue& unless) {
+  const std::lock_guard hold(lock_);
+  return receive_ && receive_.get() != &unless && receive_->awaits_placing(start, bytes);
+}
+
 bool Qp::settle_receives(const transfer::RequestHeader& request) {
   const uint32_t staged = srq_ ? srq_->staged() : receive_->staged();
   if (staged != 0 && !recv_cq_->try_settle())

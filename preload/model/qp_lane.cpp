@@ -143,6 +143,18 @@ void QpLane::want_reported() {
     post_marker(is.reads ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE);
 }
 
+// An atomic whose result is staged reports itself, unless memory was short: so a peer that allows
+// atomics alone is asked nothing else. A READ on its way it does allow.
+void QpLane::want_brought() {
+  commit();
+  wish();
+  if (!lacks_marker())
+    return;
+  const InFlight is = in_flight();
+  if (is.reads || is.staged)
+    post_marker(is.reads ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE);
+}
+
 void QpLane::post_marker(std::optional<ibv_wr_opcode> opcode) {
   if (!opcode || !device_.take_marker())
     return;
@@ -241,9 +253,22 @@ inline void QpLane::land_up_to(uint64_t seq) {
       continue;
     r.become(Event::landed);
     gave(r.wr.opcode);
-    if (!r.direct)
+    if (r.stale && r.result.wc.status == IBV_WC_SUCCESS) [[unlikely]]
+      restart(r);
+    else if (!r.direct)
       r.owner->landed(r);
   }
+}
+
+// It has brought what may be older than what a READ before it is to bring still.
+void QpLane::restart(Request& r) {
+  r.owner->returned(r);
+  r.result = {};
+  r.stale = r.in_place = false;
+  r.no_view = true; // so that those that are executed again are not a third time
+  r.become(Event::again);
+  restarted_ = std::min(restarted_, r.seq);
+  device_.executed_again();
 }
 
 bool QpLane::land_direct(uint64_t seq) {

@@ -36,6 +36,8 @@ public:
     virtual void marker_landed() = 0;
     // What post_aside() posted is done.
     virtual void aside_landed(bool ok) = 0;
+    // A READ is to be executed again.
+    virtual void executed_again() = 0;
     // Somebody waits for completions: see to it that they are taken even if the program does not.
     virtual void request_drain() = 0;
 
@@ -64,6 +66,7 @@ public:
   // Posts a WRITE or READ of adverb's own, for `next`, which waits, in a marker's place: it reports
   // itself, and with it all before it. errno value; EAGAIN: not now, but somebody will ask again.
   int post_aside(const steering::Request& next, ibv_send_wr wr);
+  void want_brought() override;
   bool report(const steering::Request& next) override;
   void unreport() override;
   // Nothing will say that what `next` is fenced off from has come, but the device knows by itself.
@@ -86,6 +89,9 @@ public:
   // otherwise.
   bool take_back(uint64_t seq);
   bool refused() const noexcept { return refusal_.has_value(); }
+  // The first of those that were done and have to be issued again since the last call, or
+  // UINT64_MAX.
+  uint64_t take_restarted() noexcept { return std::exchange(restarted_, UINT64_MAX); }
 
   enum class News : uint8_t {
     none,           // of an incarnation that is gone
@@ -162,6 +168,7 @@ private:
   void refuse_batch(size_t count, const ibv_send_wr* bad, int why);
   void give_back(size_t first, size_t count);
   void land_up_to(uint64_t seq);
+  void restart(steering::Request& r);
   struct InFlight {
     bool reads = false;  // a READ
     bool writes = false; // a WRITE, with an immediate or not
@@ -195,6 +202,7 @@ private:
   std::optional<uint64_t> aside_after_;
   bool wished_ = false;
   std::optional<Refusal> refusal_;
+  uint64_t restarted_ = UINT64_MAX;
   uint64_t receives_ = 0;
   std::optional<ibv_wr_opcode> bare_unit_; // that is in flight
 };

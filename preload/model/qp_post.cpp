@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // What the program posts: plain lists, windows to bind, extended requests, receives.
 #include "memory/copy.h"
+#include "model/behind_staged.h"
 #include "model/qp.h"
 #include "model/srq.h"
 #include "observe/counters.h"
 #include "observe/log.h"
 #include "provider/ops.h"
+#include "world/no_cancel.h"
 #include "world/world.h"
 
 #include <algorithm>
@@ -234,9 +236,7 @@ int Qp::post_recv(ibv_recv_wr* wr, ibv_recv_wr** bad) {
     *bad = wr;
     return EINVAL;
   }
-  receive_->bring_in(wr);
-  const std::lock_guard hold(lock_);
-  return post_receives(*receive_, wr, bad, [this](ibv_recv_wr* mine) {
+  return post_receives(*receive_, lock_, wr, bad, [this](ibv_recv_wr* mine) {
     ibv_recv_wr* unused = nullptr;
     return world().provider.ops(qp_->context).post_recv(qp_, mine, &unused);
   });
@@ -289,7 +289,9 @@ void Qp::abort() {
   building_.unlock();
 }
 
+// Not bare, where each nanosecond counts.
 int Qp::post_send_to_provider(ibv_send_wr* list, ibv_send_wr** bad) {
+  const NoCancel whole;
   const provider::Inside inside;
   if (binds_) [[unlikely]]
     return post_with_binds(list, bad);

@@ -205,6 +205,10 @@ void Qp::tell_proof(const link::wire::Share& read) {
       });
 }
 
+void Qp::executed_again() {
+  world().counters.count(observe::Counter::reads_again);
+}
+
 void Qp::aside_landed(bool ok) {
   const link::wire::Share came = pd_->slots->look(*proving_.local);
   pd_->slots->give(*proving_.local);

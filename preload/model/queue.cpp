@@ -70,7 +70,7 @@ Queue::~Queue() {
 [[gnu::always_inline]] inline bool Queue::lane_is_free(Request& r, steering::Lane& lane) {
   // The device keeps a fence by itself, but not for bytes that are copied before or after it.
   if (steering::is_fenced_off(r, device_) &&
-      (&lane != &device_ || elements_.copies_in() || elements_.copies_out(r))) {
+      (&lane != &device_ || elements_.copies_in() || elements_.may_copy_out(r))) {
     device_.want_drained(r);
     if (&lane != &device_ || device_.refused() || !device_.drains_unheard(r))
       return false;
@@ -101,10 +101,11 @@ Queue::~Queue() {
 }
 
 [[gnu::always_inline]] inline Queue::Step Queue::issue_by_way(Request& r, int& why) {
-  if (!lane_is_free(r, r.way->lane(r)))
+  // What has missed waits for nothing that the device has behind it, which may have passed it.
+  if (!r.missed && !lane_is_free(r, r.way->lane(r)))
     return Step::wait;
   const Step step = r.way->issue(r, why);
-  if (step == Step::issued)
+  if (step == Step::issued && !r.missed)
     world_.counters.count(r.row->carried);
   return step;
 }

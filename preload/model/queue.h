@@ -145,6 +145,7 @@ public:
   void done(steering::Request& r) override;
   void next(steering::Request& r) override;
   void again(steering::Request& r) override;
+  void missed(steering::Request& r) override;
   void replay(steering::Request& r, steering::Fault fault) override;
   void undelivered(steering::Request& r) override {
     undelivered_ = true;

@@ -34,13 +34,24 @@ void Queue::rewind(uint64_t seq) {
       continue; // the device has not taken one that it is to flush: that it stays
     r.become(Event::again);
     r.sent = 0;
-    r.flawed = false;
+    r.flawed = r.missed = r.unverified = false;
   }
   next_ = std::min(next_, std::max(seq, ring_.head()));
 }
 
 void Queue::again(Request& r) {
   rewind(r.seq);
+}
+
+void Queue::missed(Request& r) {
+  r.become(Event::missed);
+  r.missed = true;
+  for (uint64_t s = r.seq + 1; s < ring_.tail(); ++s) {
+    Request& later = ring_.at(s);
+    later.stale |= later.stage == Stage::posted && later.hand == Hand::way && !later.direct &&
+                   later.wr.opcode == IBV_WR_RDMA_READ;
+  }
+  next_ = std::min(next_, r.seq);
 }
 
 void Queue::replay(Request& r, Fault fault) {
@@ -89,7 +100,8 @@ Queue::Step Queue::issue_replay(Request& r, int& why) {
   device_.commit();
   if (device_.refused())
     return Step::changed;
-  if (device_.has_later(r.seq) || (device_.busy() && fails_here(r))) {
+  if (device_.has_later(r.seq) ||
+      (device_.busy() && (fails_here(r) || elements_.awaits_verdict()))) {
     device_.want_drained(r);
     return Step::wait;
   }
@@ -159,6 +171,7 @@ void Queue::on_completion(const steering::Completion& completion) {
   const uint64_t seq = completion.wc.wr_id & ~marker_bit;
   close_bare();
   const QpLane::News news = device_.on_completion(completion);
+  next_ = std::min(next_, device_.take_restarted());
   uint64_t announced = UINT64_MAX;
   const auto busy = [](const steering::Lane* lane) { return lane->busy(); };
   if (news == QpLane::News::marker_refused &&

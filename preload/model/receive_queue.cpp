@@ -40,7 +40,7 @@ void ReceiveQueue::bring_in(const ibv_recv_wr* list) const noexcept {
       context_.regions().bring_in(pd_, {list->sg_list, static_cast<size_t>(list->num_sge)});
 }
 
-int ReceiveQueue::prepare(ibv_recv_wr& wr) {
+int ReceiveQueue::prepare(ibv_recv_wr& wr, registration::Behind behind) {
   if (wr.num_sge < 0 || static_cast<uint32_t>(wr.num_sge) > sges_)
     return EINVAL;
   if (free_.empty())
@@ -53,19 +53,22 @@ int ReceiveQueue::prepare(ibv_recv_wr& wr) {
     lengths(index)[i] = sges[i].length;
     if (sges[i].length == 0)
       continue;
-    const int rc =
-        context_.regions().localize(pd_, staging_, context_.copy_below(), IBV_ACCESS_LOCAL_WRITE,
-                                    false, true, sges[i], holds(index)[i]);
-    // EFAULT: the provider meets the reserved key when a message arrives, and says so then.
-    if (rc == ENOMEM) {
-      for (size_t j = 0; j < i; ++j)
-        context_.regions().release(staging_, holds(index)[j]);
-      if (world().log.every("receive-window", 10))
-        world().log.error("a receive of {} bytes cannot be backed: registering its window failed; "
-                          "raise RLIMIT_MEMLOCK or post smaller receives",
-                          sges[i].length);
-      return ENOMEM;
-    }
+    if (number_ == 0 && context_.regions().may_be_virtual(sges[i].lkey)) // others need no table
+      number_ = world().staged_receives().placed().number();
+    const int rc = context_.regions().localize_receive(pd_, staging_, context_.copy_below(), behind,
+                                                       number_, sges[i], holds(index)[i]);
+    // The provider meets the reserved key when a message arrives, and says so then.
+    if (rc == EFAULT && world().log.every("receive-unmapped", 10))
+      world().log.error("a receive of {} bytes lies in memory that is not mapped, or cannot be "
+                        "written to: the message that comes there fails",
+                        sges[i].length);
+    if (rc != ENOMEM && rc != EBUSY)
+      continue;
+    for (size_t j = 0; j < i; ++j)
+      context_.regions().release(staging_, holds(index)[j]);
+    if (rc == ENOMEM)
+      tell_no_room(sges[i].length, behind);
+    return rc;
   }
   for (size_t i = 0; i < sges.size(); ++i)
     if (holds(index)[i].block)
@@ -79,6 +82,20 @@ int ReceiveQueue::prepare(ibv_recv_wr& wr) {
   wr.next = nullptr;
   world().counters.count(observe::Counter::recvs_managed);
   return 0;
+}
+
+void ReceiveQueue::tell_no_room(uint32_t bytes, registration::Behind behind) const {
+  if (behind == registration::Behind::staged) {
+    if (world().log.every("receive-behind", 10))
+      world().log.error(
+          "a receive of {} bytes cannot be posted: an earlier message is still to be "
+          "copied to the same memory, and \"staging\" has no room for this one behind "
+          "it; raise that, or do not post receives that overlap",
+          bytes);
+  } else if (world().log.every("receive-window", 10))
+    world().log.error("a receive of {} bytes cannot be backed: registering its window failed; "
+                      "raise RLIMIT_MEMLOCK or post smaller receives",
+                      bytes);
 }
 
 World& ReceiveQueue::world() const noexcept {
@@ -118,6 +135,22 @@ bool ReceiveQueue::knows(uint64_t number) const noexcept {
   const auto index = static_cast<uint32_t>(number);
   return index < slots_.size() && slots_[index].used &&
          slots_[index].generation == (number >> generation_shift & generation_mask);
+}
+
+bool ReceiveQueue::awaits_copy(uintptr_t start, uint64_t bytes) const noexcept {
+  return staged() != 0 && awaits(true, start, bytes);
+}
+
+bool ReceiveQueue::awaits_placing(uintptr_t start, uint64_t bytes) const noexcept {
+  return awaits(false, start, bytes);
+}
+
+bool ReceiveQueue::awaits(bool staged, uintptr_t start, uint64_t bytes) const noexcept {
+  for (uint32_t index = 0; index < slots_.size(); ++index)
+    for (uint32_t i = 0; slots_[index].used && i < slots_[index].sges; ++i)
+      if (holds(index)[i].staged_receive() == staged && holds(index)[i].place.meets(start, bytes))
+        return true;
+  return false;
 }
 
 std::optional<uint64_t> ReceiveQueue::complete(ibv_wc& wc, Receipts& receipts) {

@@ -35,7 +35,8 @@ public:
   void bring_in(const ibv_recv_wr* list) const noexcept;
   // Prepares one receive: `wr` is rewritten for the provider, with a list of elements that is good
   // until the next one. errno value; on success take_back() undoes it if the provider refuses.
-  int prepare(ibv_recv_wr& wr);
+  // EBUSY: it may have to come after one in staging (behind_staged.h). Unless 0, `wr` is as it was.
+  int prepare(ibv_recv_wr& wr, registration::Behind behind = registration::Behind::ask);
   void take_back(const ibv_recv_wr& prepared);
 
   // The program's wr_id of a completion; nullopt for a receive this queue no longer knows. A
@@ -46,14 +47,24 @@ public:
   // A posted receive has this number at the provider.
   bool knows(uint64_t number) const noexcept;
 
+  // Whether a message that stands in staging is to be copied to those bytes, by addresses of the
+  // process; whether the device may bring one there by itself.
+  bool awaits_copy(uintptr_t start, uint64_t bytes) const noexcept;
+  bool awaits_placing(uintptr_t start, uint64_t bytes) const noexcept;
   // How many elements of posted receives stand in staging; any thread.
   uint32_t staged() const noexcept { return staged_.load(std::memory_order_relaxed); }
+
+  Context& context() const noexcept { return context_; }
+  const ibv_pd* pd() const noexcept { return pd_; }
+  // PlacedReceives::number(), from the first receive that may need one on.
+  uint32_t number() const noexcept { return number_; }
 
   // RESET or destroy: all are forgotten.
   void clear();
 
 private:
   World& world() const noexcept;
+  bool awaits(bool staged, uintptr_t start, uint64_t bytes) const noexcept;
   struct Slot {
     uint64_t wr_id = 0;
     uint32_t generation = 0;
@@ -63,7 +74,9 @@ private:
   void grow(uint32_t more);
   void free_slot(uint32_t index);
   bool deliver_staged(uint32_t index, uint32_t bytes);
+  void tell_no_room(uint32_t bytes, registration::Behind behind) const;
   registration::Hold* holds(uint32_t index) { return &holds_[size_t{index} * sges_]; }
+  const registration::Hold* holds(uint32_t index) const { return &holds_[size_t{index} * sges_]; }
   uint32_t* lengths(uint32_t index) { return &lengths_[size_t{index} * sges_]; }
 
   Context& context_;
@@ -71,6 +84,7 @@ private:
   registration::Staging& staging_;
   const uint32_t sges_;
   const uint32_t generation_; // of its slots to begin with
+  uint32_t number_ = 0;
   Atomic<uint32_t> staged_{0};
   std::vector<Slot> slots_;
   std::vector<uint32_t> free_;

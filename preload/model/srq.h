@@ -22,6 +22,14 @@ public:
   ibv_srq* verbs() const noexcept { return srq_; }
   int post(ibv_recv_wr* wr, ibv_recv_wr** bad);
   uint32_t staged() const noexcept { return receive_.staged(); }
+  bool awaits_copy(uintptr_t start, uint64_t bytes) {
+    const std::lock_guard hold(lock_);
+    return receive_.awaits_copy(start, bytes);
+  }
+  bool awaits_placing(uintptr_t start, uint64_t bytes, const ReceiveQueue& unless) {
+    const std::lock_guard hold(lock_);
+    return &receive_ != &unless && receive_.awaits_placing(start, bytes);
+  }
   // The provider has destroyed it.
   void forget() {
     const std::lock_guard hold(lock_);
@@ -39,22 +47,5 @@ private:
   Mutex lock_;
   ReceiveQueue receive_;
 };
-
-// Prepares each receive of a list and posts it by `post`, which returns the provider's errno.
-template <typename Post>
-int post_receives(ReceiveQueue& queue, ibv_recv_wr* wr, ibv_recv_wr** bad, Post&& post) {
-  for (; wr != nullptr; wr = wr->next) {
-    ibv_recv_wr mine = *wr;
-    int rc = queue.prepare(mine);
-    if (rc == 0 && (rc = post(&mine)) != 0)
-      queue.take_back(mine);
-    if (rc != 0) {
-      if (bad != nullptr)
-        *bad = wr;
-      return rc;
-    }
-  }
-  return 0;
-}
 
 } // namespace adverb::model

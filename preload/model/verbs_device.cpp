@@ -6,6 +6,12 @@
 #include "model/qp.h"
 #include "model/start.h"
 #include "model/verbs.h"
+#include "world/no_cancel.h"
+#include "world/world.h"
+
+#include <cerrno>
+#include <cstdint>
+#include <new>
 
 namespace adverb::model {
 
@@ -77,41 +83,63 @@ int Verbs::make_unmanaged(ibv_context* context, std::string_view what) {
   return mine ? mine->pin_from_now_on(what) : 0;
 }
 
-// Events of adverb's own objects in the program's context are not the program's to see.
+namespace {
+
+// Whether it is an event of an object of adverb's own in the program's context, which then has been
+// taken note of.
+bool take_own_event(World& world, ibv_async_event& event) {
+  bool own = false;
+  switch (event.event_type) {
+  case IBV_EVENT_QP_FATAL:
+  case IBV_EVENT_QP_REQ_ERR:
+  case IBV_EVENT_QP_ACCESS_ERR:
+  case IBV_EVENT_COMM_EST:
+  case IBV_EVENT_SQ_DRAINED:
+  case IBV_EVENT_PATH_MIG:
+  case IBV_EVENT_PATH_MIG_ERR:
+  case IBV_EVENT_QP_LAST_WQE_REACHED:
+    for (const auto& cq : world.objects().cqs.all())
+      own |= cq->owns(event.element.qp);
+    break;
+  default:
+    break;
+  }
+  if (own) {
+    const provider::Inside inside;
+    world.provider.real().ibv_ack_async_event(&event);
+  } else if (event.event_type == IBV_EVENT_QP_FATAL || event.event_type == IBV_EVENT_QP_REQ_ERR ||
+             event.event_type == IBV_EVENT_QP_ACCESS_ERR) {
+    if (const auto mine = world.objects().qps.share(event.element.qp))
+      mine->look_at_state();
+  }
+  return own;
+}
+
+enum class Taken : uint8_t { own, programs, failed };
+
+// Apart from the frame that waits, for which see below. `failed`: errno says why.
+[[gnu::noinline]] Taken take_event(World& world, ibv_async_event& event) noexcept {
+  const NoCancel whole;
+  try {
+    return take_own_event(world, event) ? Taken::own : Taken::programs;
+  } catch (const std::bad_alloc&) {
+    world.counters.count(observe::Counter::exceptions_caught);
+    errno = ENOMEM;
+    return Taken::failed;
+  }
+}
+
+} // namespace
+
+// It waits: a thread may be cancelled there, or leave by siglongjmp(3). So nothing is held
+// meanwhile, nor counted as provider::Inside (it calls no hook), and this frame has nothing to be
+// cleaned up.
 int Verbs::get_async_event(ibv_context* context, ibv_async_event* event) {
   for (;;) {
-    int rc = 0;
-    {
-      const provider::Inside inside;
-      rc = world.provider.real().ibv_get_async_event(context, event);
-    }
-    if (rc != 0)
+    if (const int rc = world.provider.real().ibv_get_async_event(context, event); rc != 0)
       return rc;
-    bool own = false;
-    switch (event->event_type) {
-    case IBV_EVENT_QP_FATAL:
-    case IBV_EVENT_QP_REQ_ERR:
-    case IBV_EVENT_QP_ACCESS_ERR:
-    case IBV_EVENT_COMM_EST:
-    case IBV_EVENT_SQ_DRAINED:
-    case IBV_EVENT_PATH_MIG:
-    case IBV_EVENT_PATH_MIG_ERR:
-    case IBV_EVENT_QP_LAST_WQE_REACHED:
-      for (const auto& cq : world.objects().cqs.all())
-        own |= cq->owns(event->element.qp);
-      break;
-    default:
-      break;
-    }
-    if (!own) {
-      if (event->event_type == IBV_EVENT_QP_FATAL || event->event_type == IBV_EVENT_QP_REQ_ERR ||
-          event->event_type == IBV_EVENT_QP_ACCESS_ERR)
-        if (const auto mine = world.objects().qps.share(event->element.qp))
-          mine->look_at_state();
-      return 0;
-    }
-    const provider::Inside inside;
-    world.provider.real().ibv_ack_async_event(event);
+    if (const Taken taken = take_event(world, *event); taken != Taken::own)
+      return taken == Taken::programs ? 0 : -1;
   }
 }
 

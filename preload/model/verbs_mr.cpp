@@ -2,9 +2,9 @@
 // Memory regions: the policy says which backend, and that does the rest.
 #include "model/context.h"
 #include "model/cq.h"
+#include "model/no_leases.h"
 #include "model/objects.h"
 #include "model/verbs.h"
-#include "registration/recalls.h"
 #include "transfer/target.h"
 
 #include <cerrno>
@@ -75,6 +75,8 @@ ibv_mr* reg(World& world, const registration::Wanted& wanted) {
     errno = refusal.error;
   else
     settle_messages(world, *mr);
+  if (!refusal && regions.is_reserved(mr->lkey))
+    context->find_critical_size(wanted.pd);
   return mr;
 }
 
@@ -94,36 +96,6 @@ ibv_mr* Verbs::reg_mr_iova2(ibv_pd* pd, void* addr, size_t length, uint64_t iova
   return reg(world, {pd, addr, length, iova, access, Verb::reg_mr_iova2});
 }
 
-namespace {
-
-// What peers have leased is called back: a region that changes has the same key, under which they
-// may go on, but not by what they had of it before. One that does not answer is cut off.
-class NoLeases {
-public:
-  NoLeases(World& world, const ibv_mr& of)
-      : recalls_(world.parts.recalls.made()),
-        where_(memory::stripes_of({reinterpret_cast<uintptr_t>(of.addr),
-                                   reinterpret_cast<uintptr_t>(of.addr) + of.length})) {
-    if (recalls_ == nullptr)
-      return;
-    recalls_->begin_change(where_);
-    if (!recalls_->wait(where_, std::chrono::seconds(1)))
-      recalls_->overdue(where_);
-  }
-  ~NoLeases() {
-    if (recalls_ != nullptr)
-      recalls_->end_change(where_);
-  }
-  NoLeases(const NoLeases&) = delete;
-  NoLeases& operator=(const NoLeases&) = delete;
-
-private:
-  registration::Recalls* const recalls_;
-  const memory::Stripes where_;
-};
-
-} // namespace
-
 int Verbs::dereg_mr(ibv_mr* mr) {
   if (const auto context = world.objects().known(mr->context)) {
     const auto ended = context->regions().remove(mr);
@@ -141,7 +113,9 @@ int Verbs::dereg_mr(ibv_mr* mr) {
 
 int Verbs::rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* addr, size_t length, int access) {
   if (const auto context = world.objects().known(mr->context)) {
-    const NoLeases while_it_changes(world, *mr);
+    // It has the same key afterwards, under which peers may go on, but not by what they had of it.
+    const auto start = reinterpret_cast<uintptr_t>(mr->addr);
+    const NoLeases while_it_changes(world, {start, start + mr->length}, std::chrono::seconds(1));
     const auto ended = context->regions().change(
         mr, {flags, pd, addr, length, static_cast<unsigned>(access)},
         [&](const auto& wanted, auto*& backend) { return choose(*context, wanted, backend); });

@@ -34,6 +34,15 @@ bool may_be_unmanaged(Context& context) {
   return why == 0;
 }
 
+// Before there is one: what it cannot be used with is no longer made.
+bool may_be_made(const std::shared_ptr<Context>& context, bool managed, ibv_context* verbs,
+                 ibv_qp_type type) {
+  if (!context)
+    return true;
+  context->regions().meet(verbs, type);
+  return managed || may_be_unmanaged(*context);
+}
+
 void manage(const std::shared_ptr<Context>& context, ibv_qp* qp, ibv_pd* pd, ibv_cq* send_cq,
             ibv_cq* recv_cq, ibv_srq* srq, ibv_qp_type type, ibv_qp_cap& cap, bool all_signaled,
             uint32_t extra) {
@@ -81,7 +90,7 @@ ibv_qp* Verbs::create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
   const auto context = world.objects().managed(pd->context);
   const auto& real = world.provider.real();
   const bool managed = context && asks_for_managed(world.objects(), *attr);
-  if (context && !managed && !may_be_unmanaged(*context))
+  if (!may_be_made(context, managed, pd->context, attr->qp_type))
     return nullptr;
   const bool one_sided = attr->qp_type == IBV_QPT_RC || attr->qp_type == IBV_QPT_UC;
   ibv_qp* qp = nullptr;
@@ -116,7 +125,7 @@ ibv_qp* Verbs::create_qp_ex(ibv_context* verbs, ibv_qp_init_attr_ex* attr) {
   const auto context = world.objects().managed(verbs);
   const bool managed = context && (attr->comp_mask & IBV_QP_INIT_ATTR_PD) != 0 &&
                        asks_for_managed(world.objects(), *attr);
-  if (context && !managed && !may_be_unmanaged(*context))
+  if (!may_be_made(context, managed, verbs, attr->qp_type))
     return nullptr;
   const bool one_sided = attr->qp_type == IBV_QPT_RC || attr->qp_type == IBV_QPT_UC;
   uint32_t extra = managed && one_sided ? own_sends : 0;

@@ -121,6 +121,7 @@ Parsed<Region> parse_region(Bytes message, uint16_t family) {
                   .extents = from.u32(ADVERB_ATTR_EXTENTS),
                   .attachments = from.u32(ADVERB_ATTR_ATTACHMENTS),
                   .charged_pages = from.u64(ADVERB_ATTR_CHARGED_PAGES),
+                  .destroyed = from.u32(ADVERB_ATTR_DESTROYED) != 0,
                   .counts = counts_of(from)};
   });
 }

@@ -42,6 +42,7 @@ struct Region {
   uint32_t extents = 0;
   uint32_t attachments = 0; // devices that reach it
   uint64_t charged_pages = 0;
+  bool destroyed = false; // held only by devices, or by tables that are mapped
   Counts counts{};
 };
 

@@ -25,13 +25,17 @@ std::optional<std::string> read_all(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0)
     return std::nullopt;
+  // Not on the stack: this may be a thread of the program's that has little.
+  constexpr size_t piece = 16384;
   std::string text;
-  char buffer[16384];
+  size_t bytes = 0;
   ssize_t n;
-  while ((n = read(fd, buffer, sizeof buffer)) > 0 || (n < 0 && errno == EINTR)) {
-    if (n > 0)
-      text.append(buffer, static_cast<size_t>(n));
-  }
+  do {
+    text.resize(bytes + piece);
+    n = read(fd, text.data() + bytes, piece);
+    bytes += n > 0 ? static_cast<size_t>(n) : 0;
+  } while (n > 0 || (n < 0 && errno == EINTR));
+  text.resize(bytes);
   close(fd);
   return n < 0 ? std::nullopt : std::optional(text);
 }
@@ -73,6 +77,22 @@ bool alive(const PageName& name, const std::string& path) {
     return !maps || maps->find(path.substr(path.rfind('/'))) != std::string::npos;
   }
   return kill(name.pid, 0) == 0 || errno == EPERM;
+}
+
+/// Whether the file is whose it says it is, as far as names and owners go: anybody may make files
+/// here.
+bool is_its_own(int directory, const char* file, const PageName& name) {
+  struct stat now;
+  return fstatat(directory, file, &now, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(now.st_mode) &&
+         now.st_uid == name.uid;
+}
+
+/// Whether it is of a process that runs, as the same user: an owner can give its file any name.
+bool runs(const PageName& name) {
+  const std::string pid = std::to_string(name.pid);
+  struct stat now;
+  return stat(("/proc/" + pid).c_str(), &now) == 0 && now.st_uid == name.uid &&
+         start_time_of(pid) == name.start_time;
 }
 
 /// Adds to `out` unless it is there under the same or another name.
@@ -160,7 +180,8 @@ std::vector<pid_t> processes_with_pages(const std::vector<std::string>& director
     const std::unique_ptr<DIR, int (*)(DIR*)> open_dir(opendir(directory.c_str()), closedir);
     while (const dirent* entry = open_dir ? readdir(open_dir.get()) : nullptr)
       if (const auto name = parse_page_name(entry->d_name);
-          name && std::ranges::find(out, name->pid) == out.end())
+          name && std::ranges::find(out, name->pid) == out.end() &&
+          is_its_own(dirfd(open_dir.get()), entry->d_name, *name) && runs(*name))
         out.push_back(name->pid);
   }
   return out;
@@ -176,9 +197,7 @@ std::vector<FoundPage> find_pages(const std::vector<std::string>& directories, u
       const auto name = parse_page_name(entry->d_name);
       if (!name || (uid != 0 && name->uid != uid))
         continue;
-      struct stat now;
-      if (fstatat(dirfd(open_dir.get()), entry->d_name, &now, AT_SYMLINK_NOFOLLOW) != 0 ||
-          !S_ISREG(now.st_mode) || now.st_uid != name->uid)
+      if (!is_its_own(dirfd(open_dir.get()), entry->d_name, *name))
         continue;
       const std::string path = directory + "/" + entry->d_name;
       out.push_back({path, *name, alive(*name, path)});

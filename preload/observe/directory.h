@@ -38,8 +38,8 @@ std::vector<std::string> own_directories();
 /// Where a tool looks for pages of `uid`; of every user when the caller is root and uid is 0.
 std::vector<std::string> search_directories(uid_t uid);
 
-/// Processes that have a page in `directories`, each once, of whatever user; one that has just
-/// ended may be among them.
+/// Processes that have a page in `directories`, each once, of whatever user, whose own the page is:
+/// nobody can name others' processes there.
 std::vector<pid_t> processes_with_pages(const std::vector<std::string>& directories);
 
 struct FoundPage {

@@ -8,6 +8,7 @@
 #include "observe/log.h"
 
 #include "observe/pattern.h"
+#include "world/no_cancel.h"
 
 #include <spdlog/logger.h>
 #include <spdlog/sinks/base_sink.h>
@@ -30,18 +31,43 @@ namespace {
 
 constexpr size_t kLineBytes = 1000;
 
+/// What a descriptor names.
+struct FileIdentity {
+  bool exists = false;
+  bool may_be_log = false; // nobody minds a line there: a terminal, a pipe, a file that is added to
+  dev_t device = 0;
+  ino_t inode = 0;
+  bool is(const FileIdentity& other) const noexcept {
+    return exists && device == other.device && inode == other.inode;
+  }
+};
+
+FileIdentity identity_of(int fd) noexcept {
+  const int saved = errno;
+  struct stat now{};
+  const bool exists = fd >= 0 && fstat(fd, &now) == 0;
+  const bool may_be_log =
+      exists && (S_ISCHR(now.st_mode) || S_ISFIFO(now.st_mode) ||
+                 (S_ISREG(now.st_mode) && (fcntl(fd, F_GETFL) & O_APPEND) != 0));
+  errno = saved;
+  return {exists, may_be_log, now.st_dev, now.st_ino};
+}
+
+/// As it was when the library was loaded, before the program could do anything to it.
+const FileIdentity first_stderr = identity_of(STDERR_FILENO);
+
 /// Writes whole lines with write(2): no stdio buffers that a fork could double, no stdio locks a
 /// fork could leave held.
 class DescriptorSink final : public spdlog::sinks::base_sink<std::mutex> {
 public:
   /// Takes over `fd` unless it is stderr.
-  DescriptorSink(int fd, Counters& counters) : fd_(fd), counters_(counters) {
-    if (fd_ != STDERR_FILENO && fstat(fd_, &identity_) != 0)
-      fd_ = -1;
-  }
+  DescriptorSink(int fd, Counters& counters)
+      : fd_(fd), counters_(counters),
+        identity_(fd == STDERR_FILENO ? first_stderr : identity_of(fd)) {}
 
 protected:
   void sink_it_(const spdlog::details::log_msg& message) override {
+    const NoCancel whole;
     spdlog::memory_buf_t line;
     formatter_->format(message, line);
     if (!still_ours() || !write_line(line.data(), line.size()))
@@ -51,13 +77,11 @@ protected:
 
 private:
   /// A program that closes every descriptor (daemons do) may by now use the number for a file or
-  /// socket of its own: never write a log line into that.
+  /// socket of its own: never write a log line into that. Where stderr is another than it was, it
+  /// is the log's as far as that cannot be harm.
   bool still_ours() const {
-    if (fd_ == STDERR_FILENO)
-      return true;
-    struct stat now;
-    return fd_ >= 0 && fstat(fd_, &now) == 0 && now.st_dev == identity_.st_dev &&
-           now.st_ino == identity_.st_ino;
+    const FileIdentity now = identity_of(fd_);
+    return now.is(identity_) || (fd_ == STDERR_FILENO && now.may_be_log);
   }
 
   /// A closed pipe on stderr must not kill a program that would not have written to it itself.
@@ -91,7 +115,7 @@ private:
 
   int fd_;
   Counters& counters_;
-  struct stat identity_{};
+  const FileIdentity identity_;
 };
 
 spdlog::level::level_enum spdlog_level(LogLevel level) {

@@ -40,6 +40,7 @@ public:
   /// First managed use: opens the page and writes the start line (level info), once; later calls
   /// return at once. Again effective in a fork child.
   void start(const Identity& identity) noexcept;
+  bool is_private() const noexcept { return kept_private_; }
   bool started() const noexcept { return started_.load(std::memory_order_acquire); }
 
   /// A device opened later than start(): appended to the page's list unless already there.

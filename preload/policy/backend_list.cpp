@@ -10,8 +10,8 @@ namespace adverb::policy {
 namespace {
 
 constexpr BackendTraits rows[] = {
-#define BACKEND(name, unpins, lends, leases, verdict, words)                                       \
-  {#name, unpins, lends, leases, verdict, words},
+#define BACKEND(name, unpins, lends, leases, views, verdict, words)                                \
+  {#name, unpins, lends, leases, views, verdict, words},
 #include ADVERB_BACKENDS
 };
 

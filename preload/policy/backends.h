@@ -16,6 +16,7 @@ struct BackendTraits {
   bool unpins = false;
   bool lends = false;
   bool leases = false;
+  bool views = false;
   std::string_view verdict;
   std::string_view words;
 };

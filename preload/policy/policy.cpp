@@ -41,8 +41,9 @@ bool unpins(const Rule& rule) noexcept {
   return rule.backend != nullptr && rule.backend->unpins;
 }
 
-bool may_unpin_somewhere(const std::vector<Rule>& rules) noexcept {
-  return std::ranges::any_of(rules, unpins);
+// Registers regions otherwise than the device does by itself, with virtual keys or without.
+bool changes(const Rule& rule) noexcept {
+  return rule.backend != nullptr && rule.backend != &stock_backend();
 }
 
 bool may_unpin_remote(const std::vector<Rule>& rules) noexcept {
@@ -112,7 +113,7 @@ Policy::Policy(Document document)
       link_(std::move(document.link)), log_(std::move(document.log)), staging_(document.staging),
       pinned_budget_(document.pinned_budget), recall_wait_(document.recall_wait),
       source_(std::move(document.source)), description_(std::move(document.description)),
-      idle_(!may_unpin_somewhere(rules_) && !may_ask_peers(rules_)),
+      idle_(std::ranges::none_of(rules_, changes) && !may_ask_peers(rules_)),
       strands_remote_(may_unpin_remote(rules_) && !may_ask_peers(rules_)) {}
 
 Policy::~Policy() = default;
@@ -142,7 +143,7 @@ bool Policy::may_unpin(std::string_view device) const noexcept {
   for (const Rule& rule : rules_) {
     if (rule.backend == nullptr || !matches_device(rule.match, device))
       continue;
-    if (rule.backend->unpins)
+    if (changes(rule))
       return true;
     if (matches_any_region(rule.match))
       return false;

@@ -60,7 +60,7 @@ public:
 
   // How to register a region: a row of `backends`. Counts a hit for the rule that decided.
   const BackendTraits& region(const RegionQuery& query) const noexcept;
-  // False: every region of the device has the provider's keys, whatever its length and rights.
+  // False: every region of the device is pinned as stock does, whatever its length and rights.
   bool may_unpin(std::string_view device) const noexcept;
 
   // While the peer is unknown these give the answer that is safe for every peer: "auto" if any

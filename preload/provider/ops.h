@@ -20,6 +20,7 @@ struct ContextOps {
   decltype(verbs_context::create_wq) create_wq = nullptr;
   decltype(verbs_context::open_qp) open_qp = nullptr;
   decltype(verbs_context::advise_mr) advise_mr = nullptr;
+  decltype(verbs_context::query_device_ex) query_device_ex = nullptr;
 };
 
 // The pointers of an extended CQ.

@@ -60,6 +60,7 @@ ContextOps read(ibv_context* context) {
     o.create_wq = member(v, &verbs_context::create_wq);
     o.open_qp = member(v, &verbs_context::open_qp);
     o.advise_mr = member(v, &verbs_context::advise_mr);
+    o.query_device_ex = member(v, &verbs_context::query_device_ex);
   }
   return o;
 }

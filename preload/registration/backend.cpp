@@ -3,6 +3,7 @@
 // nothing of its own.
 #include "registration/backend.h"
 #include "memory/copy.h"
+#include "memory/mappings.h"
 
 namespace adverb::registration {
 
@@ -52,6 +53,21 @@ Wanted changed(const Region& region, const Change& c) noexcept {
   return now;
 }
 
+Refusal follows_addresses(const Wanted& wanted) {
+  // The kernel asks for write permission whenever the device may write.
+  const bool writable = (wanted.access & (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+                                          IBV_ACCESS_REMOTE_ATOMIC)) != 0;
+  switch (memory::mapping_of(reinterpret_cast<uintptr_t>(wanted.start), wanted.length, writable)) {
+  case memory::Mapping::absent:
+    return {EFAULT, "a part of it is not mapped, or not with the rights asked for"};
+  case memory::Mapping::foreign:
+    return {EOPNOTSUPP, "it is a device's memory or a shared file"};
+  case memory::Mapping::ordinary:
+    break;
+  }
+  return {};
+}
+
 int Backend::localize(Region& /*region*/, const Use& /*use*/, ibv_sge& /*sge*/, Hold& /*hold*/) {
   return 0;
 }
@@ -62,11 +78,21 @@ bool Backend::deliver(const Region& region, const Hold& hold, size_t bytes) cons
   return memory::write(region.at(hold.address), hold.block.data, bytes);
 }
 
+void Backend::meet(ibv_context* /*context*/, ibv_qp_type /*type*/) {}
+
 void Backend::leave(Region& /*region*/, const Region& /*now*/) noexcept {}
 
 int Backend::lend(Region& /*region*/, uint64_t /*address*/, uint64_t /*length*/,
                   unsigned /*access*/, std::shared_ptr<Grant>& /*grant*/) {
   return EOPNOTSUPP;
+}
+
+int Backend::view(Region& /*region*/, uint64_t /*address*/, uint64_t /*length*/,
+                  std::shared_ptr<Grant>& /*grant*/) {
+  return EOPNOTSUPP;
+}
+
+void Backend::served(const Region& /*region*/, uint64_t /*address*/, uint64_t /*length*/) noexcept {
 }
 
 int Backend::lease(Region& /*region*/, uint64_t /*address*/, uint64_t /*length*/,

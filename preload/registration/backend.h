@@ -23,7 +23,9 @@ struct Real;
 
 namespace adverb::registration {
 
+class Copied;
 class Grants;
+class Views;
 class Windows;
 
 // A verb that registers memory, with its arguments.
@@ -62,14 +64,24 @@ struct Refusal {
   explicit operator bool() const noexcept { return error != 0; }
 };
 
+// A message in staging comes to its place when the program polls. What of a receive that was posted
+// after it, for the same bytes, and is not to come first?
+enum class Behind : uint8_t {
+  ask,    // EBUSY, where it might: whoever asks finds out (model/behind_staged.h)
+  nobody, // no such message is there
+  staged, // it stands in staging itself, whatever its size
+};
+
 // An element to be made usable by the device.
 struct Use {
   const ibv_pd* pd;
   Staging& staging;
-  uint64_t copy_below; // bytes
+  uint64_t copy_below; // bytes: less is copied, what there is more of may be; 0: nothing is
   unsigned rights;     // that the region must give: 0 or LOCAL_WRITE
   bool copy_in;        // the bytes go out: they are read now
   bool receive;        // of a posted receive
+  Behind behind = Behind::nobody;
+  uint32_t queue = 0; // of a posted receive: PlacedReceives::number()
 };
 
 class Backend {
@@ -91,7 +103,8 @@ public:
   // Makes an element that names the region usable by the device: rewrites `sge` and says in `hold`
   // what to give back; hold.backend = this, or release() is not called. Under the shared lock of
   // Regions. Checks the element; one that is wrong it leaves as it is, for the device to judge.
-  // errno: 0, EFAULT (bytes could not be read), ENOMEM. Asked only of a region with a virtual key.
+  // errno: 0, EFAULT (bytes could not be read), ENOMEM, EBUSY (Behind). Asked only of a region with
+  // a virtual key.
   [[nodiscard]] virtual int localize(Region& region, const Use& use, ibv_sge& sge, Hold& hold);
   // Whether elements that name one of its regions, short enough and with bytes that go out, may be
   // copied from the region's memory as it is.
@@ -111,6 +124,13 @@ public:
   [[nodiscard]] virtual int lease(Region& region, uint64_t address, uint64_t length,
                                   std::shared_ptr<Grant>& grant);
 
+  // A view of it that has [address, +length), which lies in the region. Under the shared lock of
+  // Regions; asked only of a backend that has views. errno: EAGAIN not now, else never.
+  [[nodiscard]] virtual int view(Region& region, uint64_t address, uint64_t length,
+                                 std::shared_ptr<Grant>& grant);
+  // The CPU has served a peer's READ of it, so that its pages are there. The same.
+  virtual void served(const Region& region, uint64_t address, uint64_t length) noexcept;
+
   // ibv_dereg_mr: no look-up finds the region any more, elements and grants of it may be out. What
   // it had registered ends now; the object goes when no copy can be in progress. With an errno the
   // region lives on.
@@ -120,6 +140,9 @@ public:
   // is plain, and the region fits() as it is to be.
   virtual int change(Region& region, const Change& change,
                      std::unique_lock<SharedMutex>& regions) = 0;
+  // The program is about to make a queue pair of that type, by which any region of the context may
+  // be used.
+  virtual void meet(ibv_context* context, ibv_qp_type type);
   // ibv_rereg_mr has made `now`, another backend's, of the region, or changed that again. Under the
   // lock of Regions. What is in use and still allowed goes on until it is given back, or end().
   virtual void leave(Region& region, const Region& now) noexcept;
@@ -133,7 +156,9 @@ struct Means {
   World& world;
   KeyPool& keys;
   Windows& windows;
+  Copied& copied;
   Grants& grants;
+  Views& views;
 };
 
 struct Maker {
@@ -149,6 +174,10 @@ extern const std::span<const Maker> makers;
 // program, persistence, zero-based addresses), rights it refuses, and empty regions.
 bool is_plain(const Wanted& wanted) noexcept;
 bool are_plain_rights(unsigned access) noexcept;
+
+// Whether the region's memory is there, and is such as may be reached without having been pinned:
+// none of a device, no shared file.
+Refusal follows_addresses(const Wanted& wanted);
 
 // The verb as the program called it; null and errno as the provider says.
 ibv_mr* register_as_asked(const provider::Real& real, const Wanted& wanted);

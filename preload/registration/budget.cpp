@@ -49,7 +49,7 @@ uint64_t Budgets::decide_windows() {
 }
 
 void Budgets::look_again() noexcept {
-  constexpr std::chrono::nanoseconds each = std::chrono::seconds(5);
+  constexpr std::chrono::nanoseconds each = looks_each;
   if (windows_most_.load(std::memory_order_relaxed) == 0) // it is given, or not decided yet
     return;
   int64_t last = looked_at_.load(std::memory_order_relaxed);
@@ -70,8 +70,25 @@ void Budgets::look_again() noexcept {
   }
 }
 
+void Budgets::watch() noexcept {
+  if (windows_most_.load(std::memory_order_relaxed) == 0 || watching_.exchange(true))
+    return;
+  try {
+    world_.service.after(looks_each, [this] {
+      watching_.store(false);
+      if (leased_.load() == 0)
+        return;
+      look_again();
+      watch();
+    });
+  } catch (const std::bad_alloc&) { // at the next lease
+    watching_.store(false);
+    world_.counters.count(observe::Counter::exceptions_caught);
+  }
+}
+
 bool Budgets::take_staging(uint64_t bytes) {
-  if (used_.fetch_add(bytes, std::memory_order_relaxed) + bytes <= staging_bytes() / 2)
+  if (used_.fetch_add(bytes, std::memory_order_relaxed) + bytes <= queues_staging())
     return true;
   give_staging(bytes);
   return false;
@@ -87,10 +104,10 @@ void Budgets::leave(Holder& holder) noexcept {
   std::erase(holders_, &holder);
 }
 
-bool Budgets::reclaim_slab(const Holder& wanting) {
+bool Budgets::reclaim_like(const Holder& wanting, bool slabs) {
   const std::lock_guard hold(lock_);
   return std::any_of(holders_.begin(), holders_.end(), [&](Holder* other) {
-    return other != &wanting && other->holds_slabs() && other->try_give_back();
+    return other != &wanting && other->holds_slabs() == slabs && other->try_give_back();
   });
 }
 
@@ -104,6 +121,8 @@ void Budgets::in_child() {
   renew(lock_);
   new (&holders_) std::vector<Holder*>; // leaked: it may have been half written
   leased_.store(0);
+  watching_.store(false);
+  windows_.store(0);
 }
 
 } // namespace adverb::registration

@@ -2,9 +2,12 @@
 // How much memory one adverb itself may pin, and who has it.
 #pragma once
 
+#include "world/no_cancel.h"
 #include "world/sync.h"
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdint>
 #include <vector>
 
@@ -41,25 +44,44 @@ public:
   uint64_t staging_bytes();
   // Bytes of idle and used windows, and of leases, that may stay pinned: min(policy, half of what
   // RLIMIT_MEMLOCK leaves). Decided at first use; where the policy leaves it to adverb, looked at
-  // again by the service at a use, each 5 s at most.
+  // again by the service at a use, and while there are leases, each 5 s at most.
   uint64_t window_bytes() {
     const uint64_t bytes = window_bytes_.load(std::memory_order_relaxed);
     return bytes != 0 ? bytes : decide_windows();
   }
+  // What leases leave of that to windows.
+  uint64_t room_for_windows() {
+    const uint64_t bytes = window_bytes();
+    return bytes - std::min(bytes, leased_.load(std::memory_order_relaxed));
+  }
+  // Bytes of windows, of all contexts.
+  uint64_t windows() const noexcept { return windows_.load(); }
+  void take_windows(uint64_t bytes) noexcept { windows_.fetch_add(bytes); }
+  // Those of a fork child's parent are none of its own, and it may end them.
+  void give_windows(uint64_t bytes) noexcept {
+    uint64_t had = windows_.load();
+    while (!windows_.compare_exchange_weak(had, had - std::min(had, bytes))) {
+    }
+  }
   // Somebody is about to pin more.
   void look_again() noexcept;
+  static constexpr std::chrono::seconds looks_each{5};
 
-  // Of the queues' half.
+  uint64_t queues_staging() { return staging_bytes() / 2; }
+  // Of that half.
   bool take_staging(uint64_t bytes);
   bool staging_is_ample() { return used_.load(std::memory_order_relaxed) <= staging_bytes() / 4; }
   void give_staging(uint64_t bytes) noexcept { used_.fetch_sub(bytes, std::memory_order_relaxed); }
 
-  // Bytes of leases, half as many as of windows; peers that have any share them evenly.
+  // Bytes of leases, half of those at most; peers that have any share them evenly.
   uint64_t leasable_bytes() { return window_bytes() / 2; }
   bool has_leasable(uint64_t bytes) { return leased_.load() + bytes <= leasable_bytes(); }
+  // While any are out memory is looked at as well: who reaches what it has leased asks for nothing.
   bool take_leased(uint64_t bytes) {
-    if (leased_.fetch_add(bytes) + bytes <= leasable_bytes())
+    if (leased_.fetch_add(bytes) + bytes <= leasable_bytes()) {
+      watch();
       return true;
+    }
     give_leased(bytes);
     return false;
   }
@@ -70,11 +92,14 @@ public:
   void leave(Holder& holder) noexcept;
   // True if another one than `wanting` that nobody uses right now gave an empty slab back. The
   // caller holds the lock of `wanting`: those of others are only tried.
-  bool reclaim_slab(const Holder& wanting);
+  bool reclaim_slab(const Holder& wanting) { return reclaim_like(wanting, true); }
+  // The same with an idle window.
+  bool reclaim_window(const Holder& wanting) { return reclaim_like(wanting, false); }
   // Registers by `reg`, which returns null and errno as the provider does. Where that or the
   // process's limit has no room left, what nobody uses is given back first, piece by piece. The
   // caller holds no holder's lock but that of `wanting`.
   template <typename Reg> ibv_mr* register_making_room(Reg&& reg, const Holder* wanting = nullptr) {
+    const NoCancel whole;
     for (;;) {
       ibv_mr* const mr = reg();
       if (mr != nullptr || (errno != ENOMEM && errno != EAGAIN))
@@ -92,6 +117,8 @@ public:
 
 private:
   bool reclaim(const Holder* wanting);
+  void watch() noexcept;
+  bool reclaim_like(const Holder& wanting, bool slabs);
   uint64_t decide_windows();
   uint64_t of_the_host() const;
 
@@ -100,9 +127,11 @@ private:
   Atomic<uint64_t> window_bytes_{0};  // the same
   Atomic<uint64_t> windows_most_{0};  // half of what RLIMIT_MEMLOCK left
   Atomic<int64_t> looked_at_{0};      // ns of the World's clock
-  Atomic<uint32_t> sixteenths_{16};   // of its share, as memory is short or not
+  Atomic<bool> watching_{false};
+  Atomic<uint32_t> sixteenths_{16}; // of its share, as memory is short or not
   Atomic<uint64_t> used_{0};
   Atomic<uint64_t> leased_{0};
+  Atomic<uint64_t> windows_{0};
   Mutex lock_;
   std::vector<Holder*> holders_;
 };

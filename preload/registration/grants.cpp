@@ -3,6 +3,7 @@
 #include "memory/folios.h"
 #include "memory/monitor.h"
 #include "registration/budget.h"
+#include "registration/kept.h"
 #include "registration/recalls.h"
 #include "registration/windows.h"
 #include "world/world.h"
@@ -24,18 +25,6 @@ constexpr uintptr_t lease_grain = 64 << 10;
 constexpr uint64_t lease_max = 16 << 20; // bytes of one
 constexpr unsigned remote_rights =
     IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
-
-// Bytes that are kept in place for them: those of their pages, and of the huge ones that the first
-// and the last are of all.
-uint64_t kept_for(uintptr_t from, uintptr_t to) {
-  const auto grain = [](uintptr_t at) {
-    constexpr uintptr_t page = 4096;
-    return memory::is_huge(at) ? memory::huge_page : page;
-  };
-  const uintptr_t low = grain(from);
-  const uintptr_t high = grain(to - 1);
-  return ((to + high - 1) & ~(high - 1)) - (from & ~(low - 1));
-}
 
 } // namespace
 
@@ -154,21 +143,30 @@ int Grants::make(Region& region, uintptr_t from, uintptr_t to, unsigned access, 
 // It ends with its region from here on.
 void Grants::list(const std::shared_ptr<Grant>& grant) {
   const uintptr_t from = grant->from;
-  bool is_leased = false;
+  bool is_told = false;
   try {
     if (grant->leased)
       world_.recalls().leased().add(from, from + grant->bytes);
-    is_leased = grant->leased;
+    else
+      world_.recalls().lend();
+    is_told = true;
     const Held held(lock_);
     grant->region->grants.push_back(grant);
   } catch (...) { // nobody knows of it
-    if (is_leased)
-      world_.recalls().leased().remove(from, from + grant->bytes);
+    if (is_told)
+      untell(*grant);
     const provider::Inside inside;
     world_.provider.real().ibv_dereg_mr(grant->mr);
     throw;
   }
   count(*grant, 1);
+}
+
+void Grants::untell(const Grant& grant) noexcept {
+  if (grant.leased)
+    world_.recalls().leased().remove(grant.from, grant.from + grant.bytes);
+  else
+    world_.recalls().end_lending();
 }
 
 void Grants::count(const Grant& grant, int64_t sign) {
@@ -209,8 +207,8 @@ void Grants::end(Grant& grant, const Held& /*held*/) noexcept {
   const uintptr_t from = grant.from;
   count(grant, -1);
   world_.provider.real().ibv_dereg_mr(grant.mr);
+  untell(grant);
   if (grant.leased) {
-    world_.recalls().leased().remove(from, from + grant.bytes);
     world_.monitor().unwatch({from, from + grant.bytes});
     world_.budgets().give_leased(grant.charged);
   }

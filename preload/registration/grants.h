@@ -20,11 +20,9 @@ std::pair<uintptr_t, uintptr_t> lease_bounds(const Region& region, uint64_t addr
                                              uint64_t length);
 
 // One per program context. Thread-safe; its lock is taken inside that of Regions.
-class Grants : public std::enable_shared_from_this<Grants> {
+class Grants final : public Lender, public std::enable_shared_from_this<Grants> {
 public:
   explicit Grants(World& world) : world_(world) {}
-  Grants(const Grants&) = delete;
-  Grants& operator=(const Grants&) = delete;
 
   // Registers the pages of [address, +length), which lies in the region, with `access` added to the
   // region's own local right. errno.
@@ -34,13 +32,9 @@ public:
   // gap, with the region's rights. errno; EAGAIN: not now, EOPNOTSUPP: never.
   [[nodiscard]] int lease(Region& region, uint64_t address, uint64_t length,
                           std::shared_ptr<Grant>& grant);
-  // Whether its addresses still mean the pages that it has. A lessor asks when its lease is out
-  // (recalls.h), so that what changed before is known and what changes later calls it back.
-  bool is_good(const Grant& grant) noexcept;
-  // Whether it has ended, as its region has.
-  bool is_over(const Grant& grant) noexcept;
-  // Nothing happens if the region has gone before.
-  void take_back(const std::shared_ptr<Grant>& grant) noexcept;
+  bool is_good(const Grant& grant) noexcept override;
+  bool is_over(const Grant& grant) noexcept override;
+  void take_back(const std::shared_ptr<Grant>& grant) noexcept override;
   // The region ends: its grants end here.
   void drop(Region& region) noexcept;
   // It changes, to what it is now (to `now`, if that is another): grants of what peers may still
@@ -56,6 +50,7 @@ private:
   int make(Region& region, uintptr_t from, uintptr_t to, unsigned access, bool leased,
            std::shared_ptr<Grant>& grant);
   void list(const std::shared_ptr<Grant>& grant);
+  void untell(const Grant& grant) noexcept;
   void count(const Grant& grant, int64_t sign);
   void end(Grant& grant, const Held& held) noexcept;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "registration/keys.h"
+#include "memory/own.h"
 #include "world/world.h"
 
 #include <cerrno>
@@ -66,7 +67,7 @@ int KeyPool::reserve(uint32_t& key, const Held& /*held*/) {
     world_.log.info("the device gives no more memory windows; further virtual keys are reserved "
                     "by one-page regions without rights");
   }
-  void* page = mmap(nullptr, page_bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* page = memory::map_own(page_bytes, PROT_READ);
   if (page == MAP_FAILED) {
     const int rc = errno;
     reserved_.pop_back();

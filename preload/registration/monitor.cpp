@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // How this process hears that addresses of its own have come to mean other memory, and what it does
 // before.
+#include "memory/module_monitor.h"
 #include "memory/userfault.h"
 #include "registration/recalls.h"
+#include "world/no_cancel.h"
 #include "world/world.h"
 
 #include <chrono>
@@ -102,8 +104,9 @@ void after_change(World& world, memory::Stripes where) noexcept {
 
 memory::Monitor& World::monitor() {
   return parts.monitor.get([this] {
+    const NoCancel whole;
     parts.recalls.get([this] { return make_recalls(*this); });
-    return std::make_shared<memory::UserfaultMonitor>(memory::UserfaultMonitor::Hooks{
+    const memory::MonitorHooks hooks{
         [this](int fd) { service.own_fd(fd); },
         [this](const std::string& why) {
           log.info("changes of mappings cannot be heard of ({}): what is registered for a request "
@@ -111,7 +114,12 @@ memory::Monitor& World::monitor() {
                    why);
         },
         [this](memory::Stripes where) { before_change(*this, where); },
-        [this](memory::Stripes where) { after_change(*this, where); }});
+        [this](memory::Stripes where) { after_change(*this, where); }};
+    if (auto module = memory::ModuleMonitor::open(hooks, policy().recall_wait())) {
+      log.debug("changes of mappings are heard of by adverb.ko");
+      return std::shared_ptr<memory::Monitor>(std::move(module));
+    }
+    return std::shared_ptr<memory::Monitor>(std::make_shared<memory::UserfaultMonitor>(hooks));
   });
 }
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-// Which memory peers reach through the device itself. What arrives through an unpinned region for
-// such bytes is not staged: it would come to its place only when the program polls, after whatever
-// the device does there later.
+// Which memory the device reaches by itself, for peers or for receives of pinned regions. What
+// arrives through an unpinned region for such bytes is not staged: it would come to its place only
+// when the program polls, after whatever the device does there later. Of messages, of no region
+// that has such bytes: one of them alone would have to be staged behind another, and be in place at
+// once.
 //
 // The lock of Regions guards it.
 #pragma once
@@ -23,9 +25,9 @@ public:
     uint64_t length; // 0: it is not reached so
   };
   static Reached of(const Region& r) noexcept {
-    constexpr unsigned remote =
-        IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
-    return {r.start, r.key == nullptr && (r.access & remote) != 0 ? r.length : 0};
+    constexpr unsigned reached = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+                                 IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+    return {r.start, r.key == nullptr && (r.access & reached) != 0 ? r.length : 0};
   }
 
   // Held for writing.
@@ -45,15 +47,19 @@ public:
 
   bool any() const noexcept { return !reached_.empty(); }
   // Held for reading; any number of threads. Whether bytes [address, +length) of `region`, as work
-  // requests name them, are such memory. What is known of the whole region is kept with it.
+  // requests name them, are such memory.
   bool meet(Region& region, uint64_t address, uint64_t length) const {
+    return meet(region) && meets(reinterpret_cast<uintptr_t>(region.at(address)), length);
+  }
+  // Whether any of it are, which is kept with the region.
+  bool meet(Region& region) const {
     const uint64_t known = region.overlaps.load(std::memory_order_relaxed);
     bool some = (known & 1) != 0;
     if (known >> 1 != layout_) {
       some = meets(region.start, region.length);
       region.overlaps.store(layout_ << 1 | (some ? 1U : 0U), std::memory_order_relaxed);
     }
-    return some && meets(reinterpret_cast<uintptr_t>(region.at(address)), length);
+    return some;
   }
 
 private:

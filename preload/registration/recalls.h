@@ -69,6 +69,13 @@ public:
 
   LeasedRanges& leased() noexcept { return leased_; }
   const LeasedRanges& leased() const noexcept { return leased_; }
+  // Which addresses have views (views.h), or are about to. They are not called back.
+  LeasedRanges& viewed() noexcept { return viewed_; }
+  const LeasedRanges& viewed() const noexcept { return viewed_; }
+  // What is lent for atomics (grants.h) cannot be called back: whether anything is.
+  void lend() noexcept { lent_.fetch_add(1); }
+  void end_lending() noexcept { lent_.fetch_sub(1); }
+  bool lends() const noexcept { return lent_.load() != 0; }
   void join(std::weak_ptr<Lessor> lessor);
   // One more lease is out, which its lessor has listed; false: none may be now.
   bool out(unsigned stripe) noexcept;
@@ -97,6 +104,8 @@ public:
 private:
   Hooks hooks_;
   LeasedRanges leased_;
+  LeasedRanges viewed_;
+  Atomic<uint32_t> lent_{0};
   struct Stripe {
     Atomic<uint32_t> changing{0};
     Atomic<uint32_t> out{0}; // leases

@@ -5,6 +5,7 @@
 #include "registration/keys.h"
 #include "registration/staged_receives.h"
 #include "registration/staging.h"
+#include "registration/view_source.h"
 
 #include <cerrno>
 #include <cstddef>
@@ -42,7 +43,8 @@ struct Window {
   ibv_mr* mr = nullptr; // null once the region is gone
   uintptr_t start = 0;  // addresses of the process
   uintptr_t end = 0;
-  uint64_t shift = 0;       // of the addresses work requests use
+  uint64_t charged = 0; // bytes that it keeps in place: those of huge pages that it is part of, too
+  uint64_t shift = 0;   // of the addresses work requests use
   bool writable = false;    // by the device
   bool watched = false;     // changes of its addresses are heard of: it may outlive its request
   Region* region = nullptr; // null once the region is gone, or its addresses mean other memory:
@@ -53,16 +55,35 @@ struct Window {
   uintptr_t used_to = 0;
   bool written = false;      // one of them has the device write
   uint64_t forced_bytes = 0; // beyond the budget, while in use
-  bool receive = false;      // forced by a posted receive, not by a request under way
+  bool receive = false;      // the first of them is a posted receive, not a request under way
   std::vector<Standing*> standings;
   std::list<Window*>::iterator at;
 };
 
-class Grants;
+struct Grant;
 
-// What a peer was lent: bytes of a region under a real key (grants.h).
+// Who lends parts of regions to peers. Thread-safe; nothing of Regions is locked.
+class Lender {
+public:
+  Lender() = default;
+  virtual ~Lender() = default;
+  Lender(const Lender&) = delete;
+  Lender& operator=(const Lender&) = delete;
+
+  // Whether its addresses still mean the pages that it has. A lessor asks when its lease is out
+  // (recalls.h), so that what changed before is known and what changes later calls it back.
+  virtual bool is_good(const Grant& grant) noexcept = 0;
+  // Whether it has ended, as its region has.
+  virtual bool is_over(const Grant& grant) noexcept = 0;
+  // Nothing happens if the region has gone before.
+  virtual void take_back(const std::shared_ptr<Grant>& grant) noexcept = 0;
+};
+
+struct ImageOfRegion;
+
+// What a peer was lent: bytes of a region under a real key (grants.h, views.h).
 struct Grant {
-  std::shared_ptr<Grants> by; // who has lent it, and takes it back
+  std::shared_ptr<Lender> by; // who has lent it, and takes it back
   std::shared_ptr<Key> key;   // keeps the virtual key from being reused while the peer holds this
   // Under the lock of Grants: null once the region is gone, which may be while the peer is told.
   ibv_mr* mr = nullptr;
@@ -76,6 +97,10 @@ struct Grant {
   uint64_t charged = 0; // leased: bytes that are kept in place for it
   bool leased = false;  // changes of its addresses are heard of
   uint64_t told = 0;    // Monitor::told() when its pages were looked at
+  // A view: nothing is kept in place for it, and its addresses may come to mean anything.
+  std::shared_ptr<const Pattern> pattern;
+  std::shared_ptr<ImageOfRegion> image; // under the lock of Views; null: it was taken back
+  bool is_view() const noexcept { return pattern != nullptr; }
 };
 
 // The slot of a region, which outlives it: who posted an element of one finds by it what has become
@@ -108,6 +133,8 @@ struct Region {
   std::unique_ptr<Region> former;
   std::list<std::unique_ptr<Window>> windows;
   std::vector<std::shared_ptr<Grant>> grants;
+  std::shared_ptr<ImageOfRegion> image; // under the lock of Views
+  Atomic<bool> viewed{false};           // some of it may be read by views: there is an image
 
   // The process's address of one that work requests use.
   std::byte* at(uint64_t address) const noexcept {
@@ -129,7 +156,9 @@ struct Hold {
   uint64_t address = 0; // as work requests use them
   const Life* life = nullptr;
   uint64_t number = 0;
-  StagedPages pages; // of a posted receive: where it will be
+  ReceivePlace place; // of a posted receive
+  // The bytes come to the block, and are to be copied from there to their place.
+  bool staged_receive() const noexcept { return block && place.bytes != 0; }
   explicit operator bool() const noexcept { return backend != nullptr || block; }
 };
 

@@ -22,8 +22,8 @@ constexpr unsigned remote_rights =
 
 Regions::Regions(World& world, ibv_context* context)
     : world_(world), keys_(world, context), windows_(world),
-      grants_(std::make_shared<Grants>(world)) {
-  const Means means{world, keys_, windows_, *grants_};
+      grants_(std::make_shared<Grants>(world)), views_(std::make_shared<Views>(world)) {
+  const Means means{world, keys_, windows_, copied_, *grants_, *views_};
   assert(makers.size() == policy::backends.size());
   for (size_t row = 0; row < makers.size(); ++row) {
     assert(makers[row].name == policy::backends[row].name);
@@ -35,6 +35,11 @@ Backend& Regions::backend(const policy::BackendTraits& traits) const noexcept {
   const auto row = static_cast<size_t>(&traits - policy::backends.data());
   assert(row < backends_.size());
   return *backends_[row];
+}
+
+void Regions::meet(ibv_context* context, ibv_qp_type type) const {
+  for (const auto& one : backends_)
+    one->meet(context, type);
 }
 
 Refusal Regions::add(Backend& backend, const Wanted& wanted, ibv_mr*& mr) {
@@ -246,12 +251,24 @@ Readable Regions::stand(const ibv_pd* pd, uint32_t key, Window& window, Standing
   return {key, changes_.load(), window.start + window.shift, window.end - window.start, nullptr};
 }
 
-void Regions::bring_in(const ibv_pd* pd, std::span<const ibv_sge> elements) const noexcept {
+void Regions::bring_in(const ibv_pd* pd, std::span<const ibv_sge> elements) noexcept {
   for (const ibv_sge& sge : elements) {
     Span span;
-    if (sge.length != 0 && may_be_virtual(sge.lkey) && local(pd, sge, 0, span) == 0)
+    if (sge.length != 0 && may_be_virtual(sge.lkey) && local(pd, sge, 0, span) == 0 &&
+        !has_window(sge.lkey, span.data, sge.length))
       memory::bring_in(span.data, sge.length);
   }
+}
+
+// To look at so few pages takes less than to ask.
+bool Regions::has_window(uint32_t key, const std::byte* data, uint64_t length) noexcept {
+  constexpr uint64_t few = 16 << 10;
+  if (length < few)
+    return false;
+  const Shared held(lock_);
+  Region* const region = find_virtual(key, held);
+  const auto from = reinterpret_cast<uintptr_t>(data);
+  return region != nullptr && windows_.has(*region, from, from + length);
 }
 
 int Regions::remote(const ibv_pd* pd, uint32_t key, uint64_t address, uint64_t length,
@@ -327,28 +344,39 @@ int Regions::localize_virtual(const Use& use, ibv_sge& sge, Hold& hold) {
   Region* region = find_virtual(sge.lkey, held);
   if (region == nullptr)
     return 0; // nothing to translate: the device judges the key as it stands
-  // Whichever context it is leased by.
-  const auto is_leased = [&](const std::byte* data, uint64_t length) {
+  // By whichever context. What is lent nobody calls back: no message is staged meanwhile, wherever,
+  // as one that meets both would have to be.
+  const auto is_lent = [&](const ibv_sge& of) {
     const Recalls* const recalls = world_.parts.recalls.made();
-    return recalls != nullptr && recalls->leased().any(reinterpret_cast<uintptr_t>(data), length);
+    const auto from = reinterpret_cast<uintptr_t>(region->at(of.addr));
+    return recalls != nullptr &&
+           ((use.receive && recalls->lends()) || recalls->leased().any(from, of.length) ||
+            recalls->viewed().any(from, of.length));
+  };
+  const auto overlaps = [&] {
+    return overlaps_.any() &&
+           (use.receive ? overlaps_.meet(*region) : overlaps_.meet(*region, sge.addr, sge.length));
   };
   const auto is_reached = [&] {
     return check(*region, use.pd, sge.addr, sge.length, use.rights) == 0 &&
-           ((overlaps_.any() && overlaps_.meet(*region, sge.addr, sge.length)) ||
-            is_leased(region->at(sge.addr), sge.length));
+           (overlaps() || is_lent(sge));
   };
-  const Use in_place{use.pd, use.staging, 0, use.rights, false, use.receive};
+  const auto in_place = [&] {
+    const Use by_device{use.pd, use.staging, 0,          use.rights,
+                        false,  use.receive, use.behind, use.queue};
+    return region->backend->localize(*region, by_device, sge, hold);
+  };
   try {
-    if (!use.copy_in && is_reached()) [[unlikely]]
-      return region->backend->localize(*region, in_place, sge, hold);
+    if (!use.copy_in && use.behind != Behind::staged && is_reached()) [[unlikely]]
+      return in_place();
     const ibv_sge posted = sge;
     const int rc = region->backend->localize(*region, use, sge, hold);
-    if (hold.pages.count == 0 || !is_leased(region->at(posted.addr), posted.length)) [[likely]]
+    if (!hold.staged_receive() || use.behind == Behind::staged || !is_lent(posted)) [[likely]]
       return rc;
-    // It has been leased since.
+    // It has been lent since.
     release(use.staging, hold);
     sge = posted;
-    return region->backend->localize(*region, in_place, sge, hold);
+    return in_place();
   } catch (const std::bad_alloc&) { // whoever asks gives back what it holds already
     release(use.staging, hold);
     return ENOMEM;
@@ -358,8 +386,6 @@ int Regions::localize_virtual(const Use& use, ibv_sge& sge, Hold& hold) {
 void Regions::release(Staging& staging, Hold& hold) noexcept {
   if (hold.block)
     staging.give(hold.block);
-  if (hold.pages.count != 0)
-    world_.staged_receives().remove(hold.pages);
   if (hold.backend != nullptr)
     hold.backend->release(hold);
   hold = {};
@@ -368,10 +394,17 @@ void Regions::release(Staging& staging, Hold& hold) noexcept {
 bool Regions::deliver(const ibv_pd* pd, const Hold& hold, size_t bytes) const noexcept {
   assert(hold.life != nullptr);
   const Shared held(lock_);
-  const Region* const region = hold.life->region;
-  return hold.life->number == hold.number && region != nullptr &&
-         check(*region, pd, hold.address, bytes, IBV_ACCESS_LOCAL_WRITE) == 0 &&
-         region->backend->deliver(*region, hold, bytes);
+  Region* const region = hold.life->region;
+  if (hold.life->number != hold.number || region == nullptr ||
+      check(*region, pd, hold.address, bytes, IBV_ACCESS_LOCAL_WRITE) != 0)
+    return false;
+  if (hold.staged_receive() && overlaps_.any() && overlaps_.meet(*region, hold.address, bytes) &&
+      world_.log.every("receive-overlaps", 10)) [[unlikely]]
+    world_.log.warn("a received message of {} bytes is copied to memory that has been registered "
+                    "pinned since its receive was posted, or holds another that is: what a peer's "
+                    "device wrote there meanwhile is lost; register before you post",
+                    bytes);
+  return region->backend->deliver(*region, hold, bytes);
 }
 
 int Regions::grant(uint32_t key, uint64_t address, uint64_t length, unsigned access,
@@ -416,18 +449,46 @@ int Regions::lease(uint32_t key, uint64_t address, uint64_t length, std::shared_
   return EAGAIN;
 }
 
+int Regions::view(uint32_t key, uint64_t address, uint64_t length, std::shared_ptr<Grant>& grant) {
+  const Shared held(lock_);
+  Region* region = find_virtual(key, held);
+  if (region == nullptr)
+    return ENOENT;
+  if (!inside(*region, address, length))
+    return ERANGE;
+  if (!region->backend->traits().views)
+    return EOPNOTSUPP;
+  return region->backend->view(*region, address, length, grant);
+}
+
+bool Regions::has_views(uint32_t key) const {
+  const Shared held(lock_);
+  const Region* const region = find_virtual(key, held);
+  return region != nullptr && region->backend->traits().views;
+}
+
+void Regions::served(uint32_t key, uint64_t address, uint64_t length) noexcept {
+  const Shared held(lock_);
+  const Region* const region = find_virtual(key, held);
+  if (region != nullptr && inside(*region, address, length))
+    region->backend->served(*region, address, length);
+}
+
 void Regions::in_child() {
   renew(lock_);
   windows_.in_child();
   grants_->in_child();
+  views_->in_child();
   keys_.in_child();
 }
 
 void Regions::close() {
   const Unique held(lock_);
   for (const auto& [mr, listed] : by_mr_)
-    for (Region* region = listed.get(); region != nullptr; region = region->former.get())
+    for (Region* region = listed.get(); region != nullptr; region = region->former.get()) {
       grants_->drop(*region);
+      views_->drop(*region);
+    }
   by_key_.clear();
   by_mr_.clear();
   virtual_keys_ = 0; // and no post asks filter_ any more

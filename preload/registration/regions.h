@@ -6,10 +6,12 @@
 #pragma once
 
 #include "registration/backend.h"
+#include "registration/copied.h"
 #include "registration/grants.h"
 #include "registration/key_filter.h"
 #include "registration/keys.h"
 #include "registration/overlaps.h"
+#include "registration/views.h"
 #include "registration/windows.h"
 
 #include <cstdint>
@@ -56,6 +58,9 @@ public:
   // This context's backend of a row of policy::backends.
   Backend& backend(const policy::BackendTraits& traits) const noexcept;
 
+  // The program is about to make such a queue pair: each backend hears of it (Backend::meet()).
+  void meet(ibv_context* context, ibv_qp_type type) const;
+
   // Has the backend make the region, and lists it.
   Refusal add(Backend& backend, const Wanted& wanted, ibv_mr*& mr);
   // ibv_dereg_mr: later use of the key fails, and what the region had registered has ended.
@@ -81,7 +86,8 @@ public:
   uint64_t changes() const noexcept { return changes_.load(std::memory_order_acquire); }
   // The pages of those elements that are of unpinned regions are looked at (memory::bring_in()),
   // for whoever uses them later holds locks. To be called without any: they may be slow to come.
-  void bring_in(const ibv_pd* pd, std::span<const ibv_sge> elements) const noexcept;
+  // Those of a window are there.
+  void bring_in(const ibv_pd* pd, std::span<const ibv_sge> elements) noexcept;
   // Remote use of a virtual key: bytes [address, +length) with the given IBV_ACCESS_REMOTE_* right.
   [[nodiscard]] int remote(const ibv_pd* pd, uint32_t key, uint64_t address, uint64_t length,
                            unsigned right, std::byte*& data) const;
@@ -121,13 +127,21 @@ public:
   // Makes an element usable by the device. On success `sge` is rewritten and `hold` says what to
   // give back. `copy_in`: the bytes go out, and are read now if they are copied. An element whose
   // key or bounds are wrong is left as it is: its virtual key earns the device's own error.
-  // errno: 0, EFAULT (bytes could not be read; element left as it is), ENOMEM.
+  // `copy_below`: Use's. errno: 0, EFAULT (bytes could not be read; element left as it is), ENOMEM.
   [[nodiscard]] int localize(const ibv_pd* pd, Staging& staging, uint64_t copy_below,
-                             unsigned rights, bool copy_in, bool receive, ibv_sge& sge,
-                             Hold& hold) {
+                             unsigned rights, bool copy_in, ibv_sge& sge, Hold& hold) {
     if (!may_be_virtual(sge.lkey))
       return 0;
-    return localize_virtual({pd, staging, copy_below, rights, copy_in, receive}, sge, hold);
+    return localize_virtual({pd, staging, copy_below, rights, copy_in, false}, sge, hold);
+  }
+  // The same of an element of a receive that is being posted to that queue
+  // (PlacedReceives::number()). EBUSY: see Behind.
+  [[nodiscard]] int localize_receive(const ibv_pd* pd, Staging& staging, uint64_t copy_below,
+                                     Behind behind, uint32_t queue, ibv_sge& sge, Hold& hold) {
+    if (!may_be_virtual(sge.lkey))
+      return 0;
+    return localize_virtual(
+        {pd, staging, copy_below, IBV_ACCESS_LOCAL_WRITE, false, true, behind, queue}, sge, hold);
   }
   void release(Staging& staging, Hold& hold) noexcept;
   // Copies the first `bytes` of a staged element of a queue pair of `pd` to the program, by what
@@ -143,9 +157,20 @@ public:
   // The same for as long as the peer uses it (Backend::lease()).
   [[nodiscard]] int lease(uint32_t key, uint64_t address, uint64_t length,
                           std::shared_ptr<Grant>& grant);
+  // A view that has those bytes (Backend::view()).
+  [[nodiscard]] int view(uint32_t key, uint64_t address, uint64_t length,
+                         std::shared_ptr<Grant>& grant);
+  // Whether there may be any of that region.
+  [[nodiscard]] bool has_views(uint32_t key) const;
+  // A peer's READ of them was served by the CPU (Backend::served()).
+  void served(uint32_t key, uint64_t address, uint64_t length) noexcept;
   // Which memory that would be; empty: none may be leased.
   [[nodiscard]] std::span<std::byte> lease_bounds(uint32_t key, uint64_t address,
                                                   uint64_t length) const;
+
+  // From now on what there is more of than is always copied is copied until that has cost what a
+  // window would have.
+  void copy_up_to(uint64_t critical_size) noexcept { copied_.set(critical_size); }
 
   // In a fork child, where another thread of the parent may have held the locks.
   void in_child();
@@ -159,6 +184,7 @@ private:
 
   Region* find_key(uint32_t key, const Shared& held) const;
   Region* find_virtual(uint32_t key, const Shared& held) const;
+  bool has_window(uint32_t key, const std::byte* data, uint64_t length) noexcept;
   int localize_virtual(const Use& use, ibv_sge& sge, Hold& hold);
   // Takes the region, or throws and has done nothing.
   void list(std::unique_ptr<Region>& region, const Unique& held);
@@ -171,7 +197,9 @@ private:
   mutable SharedMutex lock_; // the maps, and what is written of a region after it was added
   KeyPool keys_;
   Windows windows_;
+  Copied copied_;
   const std::shared_ptr<Grants> grants_;
+  const std::shared_ptr<Views> views_;
   std::vector<std::unique_ptr<Backend>> backends_; // row by row those of policy::backends
   KeyFilter filter_;       // the virtual ones of the listed regions; written under the lock
   std::deque<Life> lives_; // one for each region there is, and spare ones

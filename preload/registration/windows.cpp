@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// How windows are made and found.
 #include "registration/windows.h"
+#include "memory/copy.h"
+#include "memory/folios.h"
 #include "registration/budget.h"
+#include "registration/kept.h"
 #include "world/world.h"
 
 #include <algorithm>
@@ -20,14 +24,9 @@ constexpr uintptr_t page = 4096;
 // Programs post many receives beside each other, and post them again: they share blocks of so many
 // bytes, aligned, or each would have a window of its own, and a page at either end twice.
 constexpr uintptr_t receive_block = 256 << 10;
-
-Gauge forced_gauge(const Window& window) {
-  return window.receive ? Gauge::recv_forced_bytes : Gauge::send_forced_bytes;
-}
-
-void remove(std::list<std::unique_ptr<Window>>& from, const Window* window) noexcept {
-  std::erase_if(from, [&](const auto& w) { return w.get() == window; });
-}
+// Who goes by the device with one part of such a size is likely to with the next: what has been
+// copied is counted for as much (copied.h).
+constexpr uintptr_t part = 64 << 10;
 
 } // namespace
 
@@ -35,6 +34,28 @@ std::pair<uintptr_t, uintptr_t> window_bounds(const Region& r, uintptr_t start, 
   return {std::max(r.start, start & ~(page - 1)),
           std::min<uintptr_t>(r.start + r.length, (end + page - 1) & ~(page - 1))};
 }
+
+namespace {
+
+using Bounds = std::pair<uintptr_t, uintptr_t>;
+
+Bounds bounds_by(const Region& region, const Windows::Usage& usage, uintptr_t grain) {
+  return window_bounds(region, usage.from & ~(grain - 1), (usage.to + grain - 1) & ~(grain - 1));
+}
+
+// What a new window for it is to have. Nothing is brought to memory for that.
+Bounds wanted_bounds(const Region& region, const Windows::Usage& usage) {
+  if (usage.receive)
+    return bounds_by(region, usage, receive_block);
+  if (usage.to - usage.from < part) {
+    const Bounds wide = bounds_by(region, usage, part);
+    if (memory::is_here(reinterpret_cast<const void*>(wide.first), wide.second - wide.first))
+      return wide;
+  }
+  return bounds_by(region, usage, page);
+}
+
+} // namespace
 
 // Null and errno as the provider says.
 ibv_mr* Windows::register_part(const Window& window) {
@@ -61,10 +82,11 @@ void Windows::note(Window& w, const Usage& usage) {
   w.used_from = w.users == 0 ? usage.from : std::min(w.used_from, usage.from);
   w.used_to = w.users == 0 ? usage.to : std::max(w.used_to, usage.to);
   w.written = usage.written || (w.users != 0 && w.written);
+  w.receive = w.users == 0 ? usage.receive : w.receive;
   ++w.users;
 }
 
-Window* Windows::find(Region& region, const Usage& usage, const Held& /*held*/) {
+Window* Windows::find(Region& region, const Usage& usage, const Held& /*held*/) noexcept {
   for (auto at = region.windows.begin(); at != region.windows.end(); ++at) {
     Window& known = **at;
     if (!known.watched || known.start > usage.from || known.end < usage.to ||
@@ -81,50 +103,57 @@ Window* Windows::find(Region& region, const Usage& usage, const Held& /*held*/) 
   return nullptr;
 }
 
-Window* Windows::keep(std::unique_ptr<Window> fresh, const Usage& usage, const Held& /*held*/) {
+Window* Windows::keep(std::unique_ptr<Window> fresh, const Usage& usage, const Held& held) {
   // What needs memory comes first.
   std::list<std::unique_ptr<Window>> one;
   one.push_back(std::move(fresh));
   Window& made = *one.front();
   made.at = used_.insert(used_.end(), &made);
-  const uint64_t bytes = made.end - made.start;
-  const uint64_t budget = budgets_.window_bytes();
-  bytes_ += bytes;
+  const uint64_t budget = budgets_.room_for_windows();
+  bytes_ += made.charged;
+  budgets_.take_windows(made.charged);
+  shrink_idle(budget, held); // it may be charged for more than it was thought to be
   world_.counters.count(Counter::windows_registered);
-  world_.counters.gauge_add(Gauge::pinned_bytes, static_cast<int64_t>(bytes));
+  world_.counters.gauge_add(Gauge::pinned_bytes, static_cast<int64_t>(made.end - made.start));
   // A receive must be backed before it is posted, whatever the budget says. So must a request that
   // is sent: making it wait for one of another queue pair could wait for a message that only comes
   // when this one has gone. Say how much that was.
-  if (bytes_ > budget) {
-    made.forced_bytes = std::min<uint64_t>(bytes, bytes_ - budget);
-    made.receive = usage.receive;
-    world_.counters.gauge_add(forced_gauge(made), static_cast<int64_t>(made.forced_bytes));
-    world_.counters.gauge_raise(Gauge::forced_peak_bytes,
-                                world_.counters.value(Gauge::recv_forced_bytes) +
-                                    world_.counters.value(Gauge::send_forced_bytes));
-  }
   note(made, usage);
+  if (const uint64_t all = budgets_.windows(); all > budget)
+    force(made, std::min<uint64_t>(made.charged, all - budget));
   made.region->windows.splice(made.region->windows.end(), one);
   return &made;
 }
 
-int Windows::use(Region& region, uintptr_t start, size_t length, bool written, bool receive,
-                 Window*& window) {
-  const Usage usage{start, start + length, written, receive};
-  {
+Window* Windows::use_known(Region& region, const Usage& usage) noexcept {
+  const Held held(lock_);
+  hear(held);
+  return find(region, usage, held);
+}
+
+bool Windows::has(const Region& region, uintptr_t from, uintptr_t to) noexcept {
+  const Held held(lock_);
+  hear(held);
+  return std::ranges::any_of(region.windows, [&](const auto& window) {
+    return window->watched && window->start <= from && window->end >= to;
+  });
+}
+
+int Windows::use(Region& region, const Usage& usage, Window*& window) {
+  if ((window = use_known(region, usage)) != nullptr)
+    return 0;
+  const Bounds wanted = wanted_bounds(region, usage);
+  if (!usage.optional) {
     const Held held(lock_);
-    hear(held);
-    if ((window = find(region, usage, held)) != nullptr)
-      return 0;
-    const auto [from, to] = window_bounds(region, usage.from, usage.to);
-    const uint64_t budget = budgets_.window_bytes();
-    shrink_idle(budget > to - from ? budget - (to - from) : 0, held);
+    const uint64_t bytes = wanted.second - wanted.first;
+    const uint64_t budget = budgets_.room_for_windows();
+    shrink_idle(budget > bytes ? budget - bytes : 0, held);
   }
   budgets_.look_again();
   // Not under the lock. The region cannot go: the caller holds that of Regions.
   std::unique_ptr<Window> fresh;
   const uint64_t told = world_.monitor().told(); // and what changes from here on
-  if (const int rc = make(region, usage, fresh); rc != 0)
+  if (const int rc = make(region, usage, wanted, fresh); rc != 0)
     return rc;
   ibv_mr* const made = fresh->mr;
   std::unique_ptr<Window> unneeded;
@@ -152,28 +181,31 @@ int Windows::use(Region& region, uintptr_t start, size_t length, bool written, b
 }
 
 // A window for it, which nobody knows of yet. errno.
-int Windows::make(Region& region, const Usage& usage, std::unique_ptr<Window>& made) {
+int Windows::make(Region& region, const Usage& usage, Bounds wanted,
+                  std::unique_ptr<Window>& made) {
   auto fresh = std::make_unique<Window>();
   fresh->shift = region.shift();
   fresh->writable = (region.access & IBV_ACCESS_LOCAL_WRITE) != 0;
   fresh->region = &region;
-  const auto bounds = [&](uintptr_t grain) {
-    std::tie(fresh->start, fresh->end) =
-        window_bounds(region, usage.from & ~(grain - 1), (usage.to + grain - 1) & ~(grain - 1));
-  };
+  const Bounds least = bounds_by(region, usage, page);
+  std::tie(fresh->start, fresh->end) = wanted;
   const auto attempt = [&] {
     fresh->mr = budgets_.register_making_room([&] { return register_part(*fresh); });
     return fresh->mr != nullptr;
   };
-  bounds(usage.receive ? receive_block : page);
   // The other way round a change in between would not be heard of.
-  if (!watch(*fresh) && usage.receive)
-    bounds(page); // for it alone
+  const bool wide = watch(*fresh) && (widen(*fresh) || wanted != least);
+  if (usage.optional && !(fresh->watched && make_room(*fresh))) {
+    unwatch(*fresh);
+    return ENOSPC;
+  }
+  if (!fresh->watched)
+    std::tie(fresh->start, fresh->end) = least; // for it alone
   bool good = attempt();
   // What lies beside it may be gone, or be what RLIMIT_MEMLOCK has no room for.
-  if (!good && usage.receive) {
+  if (!good && wide) {
     unwatch(*fresh);
-    bounds(page);
+    std::tie(fresh->start, fresh->end) = least;
     watch(*fresh);
     good = attempt();
   }
@@ -187,8 +219,43 @@ int Windows::make(Region& region, const Usage& usage, std::unique_ptr<Window>& m
     unwatch(*fresh);
     return rc;
   }
+  // Those that are not watched end with their request, whatever they are charged for.
+  fresh->charged = fresh->watched ? kept_for(fresh->start, fresh->end) : fresh->end - fresh->start;
   made = std::move(fresh);
   return 0;
+}
+
+// A part of a huge page keeps all of it in place, so all of it may as well be there for whoever
+// wants what lies beside. False: it is none.
+bool Windows::widen(Window& window) {
+  const auto grain = [](uintptr_t at) { return memory::is_huge(at) ? memory::huge_page : page; };
+  const uintptr_t start = window.start;
+  const uintptr_t end = window.end;
+  const auto [from, to] = window_bounds(*window.region, start & ~(grain(start) - 1),
+                                        (end + grain(end - 1) - 1) & ~(grain(end - 1) - 1));
+  if (from == start && to == end)
+    return false;
+  unwatch(window);
+  std::tie(window.start, window.end) = std::pair(from, to);
+  if (watch(window))
+    return true;
+  std::tie(window.start, window.end) = std::pair(start, end);
+  watch(window);
+  return false;
+}
+
+// Within the budget. What is idle goes for it, but not in vain.
+bool Windows::make_room(const Window& window) {
+  const uint64_t needed = kept_for(window.start, window.end);
+  const Held held(lock_);
+  const uint64_t room = budgets_.room_for_windows();
+  uint64_t in_use = budgets_.windows();
+  for (const Window* idle : idle_)
+    in_use -= std::min(in_use, idle->charged);
+  if (needed > room || in_use > room - needed)
+    return false;
+  shrink_idle(room - needed, held);
+  return true;
 }
 
 // False: its addresses may come to mean other memory, and nobody hears of it.
@@ -202,216 +269,6 @@ bool Windows::watch(Window& window) {
 void Windows::unwatch(Window& window) noexcept {
   if (std::exchange(window.watched, false))
     world_.monitor().unwatch({window.start, window.end});
-}
-
-// Whatever has changed since is nobody's any more who comes from here on.
-void Windows::hear(const Held& held) noexcept {
-  const memory::Monitor* const monitor = world_.parts.monitor.made();
-  if (monitor == nullptr) // nothing has been watched
-    return;
-  monitor->news(seen_, [&](const memory::Range& changed, bool) {
-    for (auto* list : {&idle_, &used_})
-      for (auto next = list->begin(); next != list->end();) {
-        Window& window = **next++;
-        if (window.region == nullptr || !changed.meets({window.start, window.end}))
-          continue;
-        world_.counters.count(Counter::windows_changed);
-        detach(std::ranges::find_if(window.region->windows,
-                                    [&](const auto& w) { return w.get() == &window; }),
-               true, stands_in_the_way(window), held);
-      }
-  });
-}
-
-void Windows::done(Window& window) noexcept {
-  const Held held(lock_);
-  assert(window.users != 0);
-  if (--window.users != 0)
-    return;
-  if (window.region == nullptr) {
-    if (window.standings.empty())
-      end_orphan(window, held);
-    return;
-  }
-  forget_forced(window);
-  if (!window.watched) {
-    deregister(window, held);
-    used_.erase(window.at);
-    remove(window.region->windows, &window);
-    return;
-  }
-  idle_.splice(idle_.end(), used_, window.at);
-  shrink_idle(budgets_.window_bytes(), held);
-}
-
-void Windows::end_orphan(Window& window, const Held& held) noexcept {
-  if (window.mr != nullptr)
-    deregister(window, held);
-  used_.erase(window.at);
-  remove(orphans_, &window);
-}
-
-// One beyond the budget shall go when it is idle, and is not looked for then.
-bool Windows::stand(const Region& region, Window& window, Standing& standing) noexcept {
-  const Held held(lock_);
-  hear(held);
-  if (standing.window == &window && standing.stands)
-    return true;
-  // What was sent from this window before ends before its caller's use of it.
-  if (standing.window != &window && standing.in_use())
-    return false;
-  unstand(standing, held);
-  if (window.region != &region || !window.watched || window.forced_bytes != 0 ||
-      (standing.written && !(window.writable && (region.access & IBV_ACCESS_LOCAL_WRITE) != 0)) ||
-      bytes_ > budgets_.window_bytes())
-    return false;
-  try {
-    window.standings.push_back(&standing);
-  } catch (const std::bad_alloc&) {
-    return false;
-  }
-  standing.window = &window;
-  standing.until.store(standing.heard.load());
-  standing.stands.store(true);
-  return true;
-}
-
-void Windows::end_standing(Standing& standing) noexcept {
-  const Held held(lock_);
-  unstand(standing, held);
-}
-
-void Windows::unstand(Standing& standing, const Held& held) noexcept {
-  standing.stands.store(false);
-  Window* const window = std::exchange(standing.window, nullptr);
-  if (window == nullptr)
-    return;
-  std::erase(window->standings, &standing);
-  if (window->region == nullptr && window->users == 0 && window->standings.empty())
-    end_orphan(*window, held);
-}
-
-// Nobody may send from the window any more; whether one who did is still at it.
-bool Windows::stands_in_the_way(Window& window) noexcept {
-  for (Standing* standing : window.standings)
-    standing->stands.store(false);
-  return std::ranges::any_of(window.standings, [](Standing* s) { return s->in_use(); });
-}
-
-void Windows::forget_standings(Window& window) noexcept {
-  for (Standing* standing : window.standings) {
-    standing->stands.store(false);
-    standing->window = nullptr;
-  }
-  window.standings.clear();
-}
-
-void Windows::drop(Region& region) noexcept {
-  const Held held(lock_);
-  let_go(region, held, nullptr);
-}
-
-void Windows::changed(Region& region, const Region& now) noexcept {
-  const Held held(lock_);
-  let_go(region, held, &now);
-}
-
-void Windows::let_go(Region& region, const Held& held, const Region* now) noexcept {
-  while (!region.windows.empty()) {
-    const auto& window = region.windows.front();
-    assert(window->region == &region && window->mr != nullptr);
-    const bool stood_on = stands_in_the_way(*window);
-    const bool written =
-        window->written || std::ranges::any_of(window->standings, [](const Standing* s) {
-          return s->written && s->in_use();
-        });
-    const unsigned rights = written ? unsigned{IBV_ACCESS_LOCAL_WRITE} : 0U;
-    // What was used without a word may be any part of it.
-    const auto [from, to] = stood_on ? std::pair(window->start, window->end)
-                                     : std::pair(window->used_from, window->used_to);
-    const bool lives =
-        now != nullptr && still_lies_in(*now, {window->mr->pd, from, to, window->shift, rights});
-    detach(region.windows.begin(), lives, stood_on, held);
-  }
-}
-
-// Nobody new may use the window of the region's list. If it `lives` it does for those who do.
-void Windows::detach(std::list<std::unique_ptr<Window>>::iterator at, bool lives, bool stood_on,
-                     const Held& held) noexcept {
-  Window& window = **at;
-  auto& list = std::exchange(window.region, nullptr)->windows;
-  lives = lives && (window.users != 0 || stood_on);
-  if (!lives || !stood_on)
-    forget_standings(window);
-  if (!lives)
-    deregister(window, held);
-  if (window.users == 0 && !lives) {
-    idle_.erase(window.at);
-    list.erase(at);
-    return;
-  }
-  if (window.users == 0)
-    used_.splice(used_.end(), idle_, window.at);
-  orphans_.splice(orphans_.end(), list, at);
-}
-
-// Gives idle windows back, least recently used first, until at most `limit` bytes are registered.
-void Windows::shrink_idle(uint64_t limit, const Held& held) {
-  while (bytes_ > limit && give_oldest_back(held)) {
-  }
-}
-
-// What was sent from since somebody last looked is not old.
-bool Windows::was_sent_from(Window& window) noexcept {
-  bool was = false;
-  for (Standing* standing : window.standings) {
-    const uint32_t until = standing->until.load();
-    was |= std::exchange(standing->seen, until) != until;
-  }
-  return was;
-}
-
-bool Windows::give_oldest_back(const Held& held) noexcept {
-  for (const bool spared : {true, false})
-    for (size_t left = idle_.size(); left != 0; --left) {
-      Window* oldest = idle_.front();
-      assert(oldest->users == 0 && oldest->region != nullptr);
-      if ((spared && was_sent_from(*oldest)) || stands_in_the_way(*oldest)) {
-        idle_.splice(idle_.end(), idle_, oldest->at);
-        continue;
-      }
-      idle_.pop_front();
-      forget_standings(*oldest);
-      deregister(*oldest, held);
-      world_.counters.count(Counter::windows_evicted);
-      remove(oldest->region->windows, oldest);
-      return true;
-    }
-  return false;
-}
-
-bool Windows::try_give_back() noexcept {
-  if (!lock_.try_lock())
-    return false;
-  const Held held(lock_, std::adopt_lock);
-  return give_oldest_back(held);
-}
-
-void Windows::forget_forced(Window& window) {
-  world_.counters.gauge_add(forced_gauge(window), -static_cast<int64_t>(window.forced_bytes));
-  window.forced_bytes = 0;
-}
-
-void Windows::deregister(Window& window, const Held& /*held*/) noexcept {
-  const provider::Inside inside;
-  world_.provider.real().ibv_dereg_mr(window.mr);
-  window.mr = nullptr;
-  unwatch(window);
-  const auto bytes = window.end - window.start;
-  assert(bytes_ >= bytes);
-  bytes_ -= bytes;
-  world_.counters.gauge_add(Gauge::pinned_bytes, -static_cast<int64_t>(bytes));
-  forget_forced(window);
 }
 
 } // namespace adverb::registration

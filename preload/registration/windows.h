@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // Windows: page-aligned parts of regions, registered in their protection domain while operations of
 // the program's own queue pairs need them, shared by overlapping operations, kept while idle within
-// the policy's budget, least recently used out first.
+// the policy's budget, which all contexts share, least recently used out first.
 //
 // A region follows addresses, a window has pages. So one that others use, too, or that is kept, is
 // of memory whose changes are heard of (memory/monitor.h), and ends for all to come with the first;
@@ -22,7 +22,8 @@ namespace adverb::registration {
 // The pages that [start, end) touches, clipped to the region.
 std::pair<uintptr_t, uintptr_t> window_bounds(const Region& r, uintptr_t start, uintptr_t end);
 
-// One per program context. Thread-safe; its lock is taken inside that of Regions.
+// One per program context. Thread-safe; its lock is taken inside that of Regions, and the budgets'
+// inside its own, which only tries other holders'.
 class Windows final : public Holder {
 public:
   explicit Windows(World& world);
@@ -30,13 +31,28 @@ public:
   Windows(const Windows&) = delete;
   Windows& operator=(const Windows&) = delete;
 
-  // A window over [start, +length), which lies in the region: one that is there, else a new one.
-  // The device may take its time over that; meanwhile others are served. `written`: the device is
-  // to write it. errno, that of the registration.
-  [[nodiscard]] int use(Region& region, uintptr_t start, size_t length, bool written, bool receive,
-                        Window*& window);
+  // What an operation does with a range of addresses, which lies in the region.
+  struct Usage {
+    uintptr_t from;
+    uintptr_t to;
+    bool written; // by the device
+    bool receive;
+    // Rather none than one of this use alone, or beyond the budget: there is another way.
+    bool optional = false;
+  };
+  // A window for it: one that is there, else a new one. The device may take its time over that;
+  // meanwhile others are served. errno, that of the registration; ENOSPC: optional, and there is
+  // none.
+  [[nodiscard]] int use(Region& region, const Usage& usage, Window*& window);
+  // One that is there, or null.
+  Window* use_known(Region& region, const Usage& usage) noexcept;
+  // Whether there is one for [from, to), which keeps the pages in place.
+  bool has(const Region& region, uintptr_t from, uintptr_t to) noexcept;
   // At the end of each use. The region may be gone.
   void done(Window& window) noexcept;
+  // More is leased: idle ones that have no room beside it any more are given back, and those in use
+  // are counted as beyond the budget.
+  void make_way() noexcept;
   // The region's window, which the caller is using, is kept in mind by a queue pair, instead of the
   // one that was. False: it shall not be, the other is in use, or memory has run out.
   bool stand(const Region& region, Window& window, Standing& standing) noexcept;
@@ -56,24 +72,22 @@ public:
 private:
   using Held = std::lock_guard<Mutex>; // of lock_: shown to what may only be called under it
 
-  // What an operation does with a range of addresses.
-  struct Usage {
-    uintptr_t from;
-    uintptr_t to;
-    bool written;
-    bool receive;
-  };
-  int make(Region& region, const Usage& usage, std::unique_ptr<Window>& made);
+  int make(Region& region, const Usage& usage, std::pair<uintptr_t, uintptr_t> wanted,
+           std::unique_ptr<Window>& made);
+  bool make_room(const Window& window);
   ibv_mr* register_part(const Window& window);
   bool watch(Window& window);
+  bool widen(Window& window);
   void unwatch(Window& window) noexcept;
   void hear(const Held& held) noexcept;
   void detach(std::list<std::unique_ptr<Window>>::iterator at, bool lives, bool stood_on,
               const Held& held) noexcept;
-  Window* find(Region& region, const Usage& usage, const Held& held);
+  Window* find(Region& region, const Usage& usage, const Held& held) noexcept;
   Window* keep(std::unique_ptr<Window> fresh, const Usage& usage, const Held& held);
   static void note(Window& window, const Usage& usage);
   bool give_oldest_back(const Held& held) noexcept;
+  void force(Window& window, uint64_t bytes) noexcept;
+  uint64_t forced() const noexcept;
   void forget_forced(Window& window);
   void end_orphan(Window& window, const Held& held) noexcept;
   void unstand(Standing& standing, const Held& held) noexcept;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "service/loop.h"
+#include "world/no_cancel.h"
 #include "world/world.h"
 
 #include <algorithm>
@@ -44,6 +45,7 @@ Loop::Loop(World& world, Service& owner)
 void Loop::wake() {
   if (std::exchange(awake_, true))
     return;
+  const NoCancel whole;
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t n = write(event_, &one, sizeof one);
 }

@@ -4,6 +4,7 @@
 #include "world/world.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 
@@ -65,33 +66,89 @@ bool Elements::are_devices(const Request& r) const {
   });
 }
 
-bool Elements::copies_out(const Request& r) const {
+bool Elements::may_copy_out(const Request& r) const {
   if ((r.wr.send_flags & IBV_SEND_INLINE) != 0 || reads_remote(r.wr.opcode))
     return false;
-  return std::any_of(r.wr.sg_list, r.wr.sg_list + r.wr.num_sge, [this](const ibv_sge& sge) {
-    return sge.length != 0 && sge.length < copy_below_ && regions_.is_virtual(sge.lkey);
+  // Which of those that a block has room for are copied the backend decides as it goes.
+  const uint64_t copied_up_to = std::max<uint64_t>(copy_below_, registration::Staging::block_max);
+  return std::any_of(r.wr.sg_list, r.wr.sg_list + r.wr.num_sge, [&](const ibv_sge& sge) {
+    return sge.length != 0 && sge.length <= copied_up_to && regions_.is_virtual(sge.lkey);
   });
+}
+
+// Two regions may name the same bytes by other addresses.
+uintptr_t Elements::place_of(const ibv_sge& sge) const {
+  registration::Span span;
+  return regions_.local(pd_, sge, 0, span) == 0 ? reinterpret_cast<uintptr_t>(span.data) : sge.addr;
 }
 
 bool Elements::overtakes(const Request& r) const {
   const auto is_to_be_copied_to = [&](const ibv_sge& sge) {
-    for (uint64_t s = ring_.head(); s < copied_in_below_; ++s) {
+    const uintptr_t from = place_of(sge);
+    for (uint64_t s = ring_.head(); s < std::min(copied_in_below_, r.seq); ++s) {
       const Request& before = ring_.at(s);
       if (!before.holding || !reads_remote(before.wr.opcode))
         continue;
       for (int i = 0; i < before.wr.num_sge; ++i) {
         const ibv_sge& to = before.wr.sg_list[i];
-        if (ring_.holds(before)[static_cast<size_t>(i)].block && sge.addr < to.addr + to.length &&
-            to.addr < sge.addr + sge.length)
+        if (!ring_.holds(before)[static_cast<size_t>(i)].block)
+          continue;
+        const uintptr_t at = place_of(to);
+        if (from < at + to.length && at < from + sge.length)
           return true;
       }
     }
     return false;
   };
-  return std::any_of(r.wr.sg_list, r.wr.sg_list + r.wr.num_sge, [&](const ibv_sge& sge) {
-    const bool staged = !r.in_place && sge.length < copy_below_ && regions_.is_virtual(sge.lkey);
-    return sge.length != 0 && !staged && is_to_be_copied_to(sge);
-  });
+  for (int i = 0; i < r.wr.num_sge; ++i)
+    if (r.wr.sg_list[i].length != 0 && !ring_.holds(r)[static_cast<size_t>(i)].block &&
+        is_to_be_copied_to(r.wr.sg_list[i]))
+      return true;
+  return false;
+}
+
+bool Elements::meets_landing(const Request& r) const {
+  if ((r.wr.send_flags & IBV_SEND_INLINE) != 0 && !reads_remote(r.wr.opcode))
+    return false; // its bytes were taken when it was posted
+  const std::span<const ibv_sge> own(r.wr.sg_list, static_cast<size_t>(r.wr.num_sge));
+  for (uint64_t s = ring_.head(); s < std::min(unverified_below_, r.seq); ++s) {
+    const Request& before = ring_.at(s);
+    if (!before.unverified)
+      continue;
+    for (const ibv_sge& to : std::span(before.wr.sg_list, static_cast<size_t>(before.wr.num_sge))) {
+      const uintptr_t at = place_of(to);
+      if (std::ranges::any_of(own, [&](const ibv_sge& sge) {
+            const uintptr_t from = place_of(sge);
+            return from < at + to.length && at < from + sge.length;
+          }))
+        return true;
+    }
+  }
+  return false;
+}
+
+void Elements::look_at(const Request& r,
+                       const std::function<void(std::span<const std::byte>)>& look) {
+  std::array<std::byte, 4096> piece;
+  for (int i = 0; i < r.wr.num_sge; ++i) {
+    const ibv_sge& sge = r.wr.sg_list[i];
+    const auto& hold = ring_.holds(r)[static_cast<size_t>(i)];
+    if (sge.length == 0)
+      continue;
+    if (hold.block) {
+      look({hold.block.data, sge.length});
+      continue;
+    }
+    registration::Span span;
+    if (regions_.local(pd_, sge, IBV_ACCESS_LOCAL_WRITE, span) != 0)
+      return;
+    for (size_t at = 0; at < sge.length; at += piece.size()) {
+      const size_t bytes = std::min<size_t>(piece.size(), sge.length - at);
+      if (!memory::read(piece.data(), span.data + at, bytes))
+        return;
+      look({piece.data(), bytes});
+    }
+  }
 }
 
 void Elements::log_unbacked(uint32_t bytes) {
@@ -117,8 +174,7 @@ int Elements::lend_to_device(Request& r, std::span<ibv_sge> room, uint32_t& used
     if (r.wr.sg_list[i].length == 0)
       continue; // its key is not looked at; a reserved one might be
     ibv_sge& sge = room[filled++] = r.wr.sg_list[i];
-    const int rc =
-        regions_.localize(pd_, staging_, copy_below, rights, !incoming, false, sge, *hold);
+    const int rc = regions_.localize(pd_, staging_, copy_below, rights, !incoming, sge, *hold);
     r.holding |= static_cast<bool>(*hold);
     if (incoming && hold->block)
       copied_in_below_ = r.seq + 1;
@@ -157,7 +213,7 @@ bool Elements::lend_few_bytes(Request& r, std::span<ibv_sge> room, uint32_t& use
     sge.length = std::min(sge.length, few);
     // No copying in, whatever it is: only the refusal counts.
     const unsigned rights = reads_remote(r.wr.opcode) ? unsigned{IBV_ACCESS_LOCAL_WRITE} : 0U;
-    if (regions_.localize(pd_, staging_, 0, rights, false, false, sge, hold) != 0)
+    if (regions_.localize(pd_, staging_, 0, rights, false, sge, hold) != 0)
       return false;
     r.holding = static_cast<bool>(hold);
     return true;

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 
 namespace adverb {
@@ -36,14 +37,28 @@ public:
   // Whether the device would take every element as it stands.
   bool are_devices(const Request& r) const;
 
-  // Whether lend_to_device() would copy the payload now, rather than have the device read it later.
-  bool copies_out(const Request& r) const;
+  // Whether lend_to_device() might copy some of the payload now, rather than have the device read
+  // it later, unless `r` is to be in place.
+  bool may_copy_out(const Request& r) const;
   // Whether what a READ or atomic brings may still have to be copied to where the program wants it,
   // which the device knows nothing of.
   bool copies_in() const noexcept { return copied_in_below_ > ring_.head(); }
-  // Whether the device would bring something of `r` to where what an earlier one has brought is
-  // still to be copied: the later would be overwritten by the earlier.
+  // Whether the device would bring something of `r`, which lend_to_device() has just been asked of,
+  // to where what an earlier one brings is still to be copied: the later would be overwritten by
+  // the earlier.
   bool overtakes(const Request& r) const;
+  // `r` is with the device by a view: what it brings is not to be used, nor written over, before
+  // its way has said that it is good (Request::unverified).
+  void await_verdict(Request& r) noexcept {
+    r.unverified = true;
+    copied_in_below_ = unverified_below_ = r.seq + 1;
+  }
+  bool awaits_verdict() const noexcept { return unverified_below_ > ring_.head(); }
+  // Whether an element of `r` names memory that such a READ before it brings something to.
+  bool meets_landing(const Request& r) const;
+  // What the device has brought for `r`, in its order, in pieces. What is not there any more is
+  // left out with all that follows.
+  void look_at(const Request& r, const std::function<void(std::span<const std::byte>)>& look);
   // Fills `room` with elements that the device can use in place of the request's own, and notes in
   // the ring what stands in for them; release() gives that back. errno value: ENOMEM when an
   // element cannot be backed. `used`: elements filled; those without bytes are left out.
@@ -51,11 +66,11 @@ public:
   // The same of one element of a request that has no place in the ring, whose bytes go out; `hold`
   // is then give_back()'s. errno: ENOMEM, else the device judges it as it is.
   int lend_out(ibv_sge& sge, registration::Hold& hold) {
-    return regions_.localize(pd_, staging_, copy_below_, 0, true, false, sge, hold);
+    return regions_.localize(pd_, staging_, copy_below_, 0, true, sge, hold);
   }
   // The same of one that the device brings something to: in its place, with nothing to deliver.
   int lend_in(ibv_sge& sge, registration::Hold& hold) {
-    return regions_.localize(pd_, staging_, 0, IBV_ACCESS_LOCAL_WRITE, false, false, sge, hold);
+    return regions_.localize(pd_, staging_, 0, IBV_ACCESS_LOCAL_WRITE, false, sge, hold);
   }
   void give_back(registration::Hold& hold) noexcept { regions_.release(staging_, hold); }
   // The request's first 8 bytes at most, from a staging block or, when staging is used up, from
@@ -66,6 +81,7 @@ public:
   void release(Request& r) noexcept;
 
 private:
+  uintptr_t place_of(const ibv_sge& sge) const;
   void log_unbacked(uint32_t bytes);
 
   World& world_;
@@ -74,7 +90,8 @@ private:
   const ibv_pd* pd_;
   const uint64_t copy_below_;
   Ring& ring_;
-  uint64_t copied_in_below_ = 0; // no request from here on brings anything into staging
+  uint64_t copied_in_below_ = 0;  // no request from here on brings anything into staging
+  uint64_t unverified_below_ = 0; // no request from here on is unverified
 };
 
 } // namespace adverb::steering

@@ -111,6 +111,8 @@ public:
   // after all.
   virtual bool report(const Request& next) = 0;
   virtual void unreport() = 0;
+  // A request waits for what READs and atomics in flight bring to staging.
+  virtual void want_brought() = 0;
   // A request waits for completions: they are taken even if the program does not.
   virtual void wish() = 0;
   // Requests that take a receive at the peer, of this connection so far.

@@ -59,6 +59,11 @@ struct Request {
   uint64_t length = 0;  // bytes of all elements
   uint32_t inlined = 0; // bytes of it that the ring keeps
   Unasked unasked = Unasked::no;
+  // A READ by a view: what it has brought may not be what is there, and is being asked for.
+  bool unverified = false;
+  bool missed = false;
+  bool stale = false;          // posted behind one that missed: it is executed again
+  bool no_view = false;        // it goes by none
   bool in_place = false;       // no element is to be copied: the device reads or writes it itself
   uint32_t epoch = 0;          // of what was known when the way was chosen
   const WayRow* row = nullptr; // Hand::way
@@ -82,6 +87,7 @@ struct Request {
     length = sent = 0;
     inlined = epoch = parts = run = 0;
     signaled = holding = direct = in_place = flawed = asked = false;
+    unverified = missed = stale = no_view = false;
     stage = Stage::queued;
     hand = Hand::none;
     unasked = Unasked::no;
@@ -99,6 +105,7 @@ struct Request {
     signaled = reports;
     holding = false;
     direct = true;
+    unverified = missed = stale = false;
     run = 0;
     wr.wr_id = posted.wr_id;
     wr.opcode = posted.opcode;

@@ -37,18 +37,19 @@ enum class Event : uint8_t {
   replay,   // the device shall refuse it
   fail,     // the queue pair is in error
   spoiled,  // it completes in error without having been executed
+  missed,   // a part of what the device has brought is not what is there
 };
 
 inline constexpr size_t stages = 5;
 inline constexpr size_t hands = 4;
-inline constexpr size_t events = 11;
+inline constexpr size_t events = 12;
 
 inline constexpr std::array<std::string_view, stages> stage_names{"queued", "carried", "half",
                                                                   "posted", "done"};
 inline constexpr std::array<std::string_view, hands> hand_names{"none", "way", "replay", "flush"};
 inline constexpr std::array<std::string_view, events> event_names{
     "chosen",   "sent",  "half",   "posted", "refused", "landed",
-    "finished", "again", "replay", "fail",   "spoiled"};
+    "finished", "again", "replay", "fail",   "spoiled", "missed"};
 
 struct alignas(4) Place {
   Stage stage{};
@@ -101,6 +102,9 @@ inline constexpr Row table[] = {
     {Stage::posted, Hand::replay, Event::landed, Stage::done, Hand::replay},
     {Stage::posted, Hand::flush, Event::refused, Stage::queued, Hand::flush},
     {Stage::posted, Hand::flush, Event::landed, Stage::done, Hand::flush},
+
+    {Stage::done, Hand::way, Event::missed, Stage::carried, Hand::way},
+    {Stage::done, Hand::way, Event::again, Stage::queued, Hand::none},
 };
 
 namespace detail {

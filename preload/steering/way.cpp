@@ -33,9 +33,8 @@ Step post_with_elements(Seat& seat, Request& r, const ibv_send_wr& wr, LaneOwner
   // What a fenced message behind it waits for, nothing might tell that it is here (qp_lane.h).
   // And of a result's element only the first 8 bytes are written.
   r.in_place |= is_atomic(r.wr.opcode) && (!r.signaled || r.length != 8);
-  if (reads_remote(r.wr.opcode) && seat.elements.copies_in() && seat.elements.overtakes(r))
-      [[unlikely]] {
-    seat.device.want_drained(r);
+  if (seat.elements.awaits_verdict() && seat.elements.meets_landing(r)) [[unlikely]] {
+    seat.device.want_brought();
     return Step::wait;
   }
   why = seat.elements.lend_to_device(r, seat.device.room(), used);
@@ -45,6 +44,12 @@ Step post_with_elements(Seat& seat, Request& r, const ibv_send_wr& wr, LaneOwner
   }
   if (why != 0)
     return Step::refused;
+  if (reads_remote(r.wr.opcode) && seat.elements.copies_in() && seat.elements.overtakes(r))
+      [[unlikely]] {
+    seat.elements.release(r);
+    seat.device.want_brought();
+    return Step::wait;
+  }
   seat.device.post(r, wr, used, owner);
   return Step::issued;
 }

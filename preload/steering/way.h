@@ -34,6 +34,9 @@ public:
   virtual void next(Request& r) = 0;
   // What `r` was chosen by no longer holds: it and all behind it are chosen anew.
   virtual void again(Request& r) = 0;
+  // Said from landed(): a part of what `r` has brought is not what is there, and its way asks for
+  // it when issue() is called next. READs behind it that the device has are executed again.
+  virtual void missed(Request& r) = 0;
   // The device itself shall refuse `r`, so that program and peer see what stock would show them.
   // All behind it start anew.
   virtual void replay(Request& r, Fault fault) = 0;

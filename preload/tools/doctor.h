@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include <infiniband/verbs.h>
+
 namespace adverb::tools {
 
 struct Check {
@@ -43,6 +45,9 @@ public:
 private:
   std::vector<Check> checks_;
 };
+
+// What backend "odp" does on such a device.
+std::string on_demand_by(const ibv_device_attr_ex& device);
 
 // Where a peer's broker is asked for: "IP", "IP:PORT", "[IPv6]:PORT"; `port` keeps its value if
 // the text names none. False if the text is none of these.

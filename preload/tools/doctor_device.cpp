@@ -3,14 +3,18 @@
 #define FMT_HEADER_ONLY // the code of fmt; elsewhere its declarations do
 
 #include "link/slots.h"
+#include "observe/directory.h"
+#include "registration/critical_size.h"
 #include "tools/doctor.h"
 #include "tools/doctor_path.h"
+#include "world/clock.h"
 
 #include <cerrno>
 #include <climits>
 #include <cstring>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -52,23 +56,43 @@ std::string ports_of(ibv_context* context, int ports, bool& active, bool& iwarp)
   return out;
 }
 
-std::string abilities_of(ibv_context* context, int& ports) {
+std::string abilities_of(ibv_context* context, int& ports, std::string& on_demand) {
   ibv_device_attr_ex attr{};
   if (ibv_query_device_ex(context, nullptr, &attr) != 0) {
     ports = 0;
     return fmt::format("cannot be queried: {}", std::strerror(errno));
   }
   ports = attr.orig_attr.phys_port_cnt;
-  const bool odp = (attr.odp_caps.general_caps & IBV_ODP_SUPPORT) != 0;
+  on_demand = on_demand_by(attr);
   const unsigned flags = attr.orig_attr.device_cap_flags;
   const bool windows = (flags & (IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2A |
                                  IBV_DEVICE_MEM_WINDOW_TYPE_2B)) != 0 ||
                        attr.orig_attr.max_mw > 0;
-  return fmt::format("on-demand paging {}, memory windows {}, at most {} regions and {} CQEs; "
+  return fmt::format("memory windows {}, at most {} regions and {} CQEs; "
                      "whether it takes dma-buf regions shows only when one is tried",
-                     odp ? "yes" : "no",
                      windows ? "yes" : "no (keys are reserved by one-page regions)",
                      attr.orig_attr.max_mr, attr.orig_attr.max_cqe);
+}
+
+// Measured now, and kept for programs to come.
+void check_critical_size(Report& report, const std::string& what, ibv_context* context) {
+  const std::unique_ptr<ibv_pd, int (*)(ibv_pd*)> pd(ibv_alloc_pd(context), ibv_dealloc_pd);
+  SteadyClock clock;
+  constexpr int access = IBV_ACCESS_LOCAL_WRITE;
+  std::optional<registration::CriticalSize> size;
+  if (pd)
+    size = registration::measure_critical_size(
+        clock,
+        {[&](void* start, size_t bytes) { return ibv_reg_mr(pd.get(), start, bytes, access); },
+         [](ibv_mr* mr) { ibv_dereg_mr(mr); }});
+  if (!size)
+    return report.warn(what, "it takes no regions of 256 KiB",
+                       "raise RLIMIT_MEMLOCK (`ulimit -l`)");
+  registration::keep_critical_size(observe::own_directories(), ibv_get_device_name(context->device),
+                                   *size);
+  report.ok(what, fmt::format("to register memory takes as long as to copy {} KiB that are in "
+                              "memory, {} KiB that are not; a rule's copy_below overrides that",
+                              size->resident >> 10, size->absent >> 10));
 }
 
 void check_device(Report& report, ibv_device* device, const HostFiles& host) {
@@ -83,7 +107,8 @@ void check_device(Report& report, ibv_device* device, const HostFiles& host) {
     return;
   }
   int ports = 0;
-  const std::string abilities = abilities_of(context.get(), ports);
+  std::string on_demand;
+  const std::string abilities = abilities_of(context.get(), ports, on_demand);
   bool active = false, iwarp = false;
   const std::string where =
       driver_of(device) + ", " + ports_of(context.get(), ports, active, iwarp);
@@ -94,6 +119,9 @@ void check_device(Report& report, ibv_device* device, const HostFiles& host) {
   else
     report.warn(what, where + ": no active port", "bring its link up");
   report.ok(what, abilities);
+  if (!on_demand.empty())
+    report.ok(what, on_demand);
+  check_critical_size(report, what, context.get());
   for (const std::string& net_device : net_devices_elsewhere(host, ibv_get_device_name(device)))
     report.warn(what, elsewhere(net_device), elsewhere_remedy);
 }

@@ -13,10 +13,13 @@
 #include <cstring>
 #include <dlfcn.h>
 #include <elf.h>
-#include <fstream>
-#include <iterator>
+#include <fcntl.h>
 #include <map>
 #include <optional>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <utility>
 
 #include <fmt/format.h>
 #include <link.h>
@@ -29,18 +32,34 @@ struct Symbol {
   std::string version; // node, e.g. "IBVERBS_1.1"; empty for an unversioned symbol
 };
 
-// A file read as ELF-64, every offset checked: out of bounds reads give zeroed structures.
+// A file as ELF-64, every offset checked: out of bounds reads give zeroed structures. Mapped, as
+// what is looked at is little of a library with debug information.
 class ElfFile {
 public:
   explicit ElfFile(const std::string& path) {
-    std::ifstream in(path, std::ios::binary);
-    bytes_.assign(std::istreambuf_iterator<char>(in), {});
+    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    struct stat file{};
+    if (fd >= 0 && fstat(fd, &file) == 0) {
+      const auto size = static_cast<size_t>(file.st_size);
+      void* const start = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
+      if (start != MAP_FAILED)
+        bytes_ = {static_cast<const char*>(start), size};
+    }
+    if (fd >= 0)
+      close(fd);
     const auto header = at<Elf64_Ehdr>(0);
     if (memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_ident[EI_CLASS] != ELFCLASS64)
       return;
     for (size_t i = 0; i < header.e_shnum; ++i)
       sections_.push_back(at<Elf64_Shdr>(header.e_shoff + i * sizeof(Elf64_Shdr)));
   }
+
+  ~ElfFile() {
+    if (!bytes_.empty())
+      munmap(const_cast<char*>(bytes_.data()), bytes_.size());
+  }
+  ElfFile(const ElfFile&) = delete;
+  ElfFile& operator=(const ElfFile&) = delete;
 
   // What other objects can bind to.
   std::vector<Symbol> exports() const {
@@ -101,7 +120,7 @@ private:
                        strnlen(bytes_.data() + start, bytes_.size() - start));
   }
 
-  std::string bytes_;
+  std::string_view bytes_;
   std::vector<Elf64_Shdr> sections_;
 };
 

@@ -82,10 +82,11 @@ void print_module(const ModuleStat& module, bool all) {
                  amount(static_cast<int64_t>(module.counts[i]), counter.unit), counter.help);
   }
   for (const module::Region& region : module.regions)
-    fmt::print("  {} region {}: {:#x}, {}, {} extents, {} devices, {} table pages{}\n", region.pid,
-               region.number, region.start, amount(static_cast<int64_t>(region.length), "bytes"),
-               region.extents, region.attachments, region.charged_pages,
-               counts_text(region.counts, all));
+    fmt::print("  {} region {}: {:#x}, {}, {} extents, {} devices, {} table pages{}{}\n",
+               region.pid, region.number, region.start,
+               amount(static_cast<int64_t>(region.length), "bytes"), region.extents,
+               region.attachments, region.charged_pages,
+               region.destroyed ? ", destroyed but held" : "", counts_text(region.counts, all));
 }
 
 ordered_json to_json(const ModuleStat& module) {
@@ -102,6 +103,7 @@ ordered_json to_json(const ModuleStat& module) {
                               {"extents", region.extents},
                               {"attachments", region.attachments},
                               {"charged_pages", region.charged_pages},
+                              {"destroyed", region.destroyed},
                               {"counters", counts_json(region.counts)}});
   return out;
 }

@@ -55,9 +55,13 @@ private:
     uint64_t bytes;
     uint32_t rkey;
     uint64_t id;
+    uint64_t only; // if it is `once`: the request that may use it
+    bool once;
     uint32_t in_use = 0; // by atomics that the device has; Request::sent names it
-    bool covers(const decltype(ibv_send_wr::wr.atomic)& op) const noexcept {
-      return key == op.rkey && op.remote_addr >= start && op.remote_addr - start <= bytes - 8;
+    bool covers(const Request& r) const noexcept {
+      const auto& op = r.wr.wr.atomic;
+      return key == op.rkey && op.remote_addr >= start && op.remote_addr - start <= bytes - 8 &&
+             (!once || only == r.seq);
     }
   };
   bool others_in_use(const Window& but) const;
@@ -79,9 +83,7 @@ bool Grant::others_in_use(const Window& but) const {
 }
 
 Step Grant::issue(Request& r, int& why) {
-  const auto& op = r.wr.wr.atomic;
-  const auto window = std::find_if(windows_.begin(), windows_.end(),
-                                   [&op](const Window& w) { return w.covers(op); });
+  const auto window = std::ranges::find_if(windows_, [&](const Window& w) { return w.covers(r); });
   if (window == windows_.end()) {
     if (asking_)
       return Step::wait;
@@ -133,8 +135,13 @@ void Grant::answered(Request& r, const transfer::ReplyHeader& reply, std::span<c
   asking_ = false;
   const auto status = static_cast<Status>(reply.status);
   if (status == Status::ok) {
-    windows_.push_back(
-        {r.wr.wr.atomic.rkey, reply.grant_start, reply.grant_bytes, reply.rkey, reply.grant});
+    windows_.push_back({.key = r.wr.wr.atomic.rkey,
+                        .start = reply.grant_start,
+                        .bytes = reply.grant_bytes,
+                        .rkey = reply.rkey,
+                        .id = reply.grant,
+                        .only = r.seq,
+                        .once = reply.offset != 0});
   } else if (status == Status::not_virtual) {
     seat_.messages.learn(remote_key(r.wr), KeyVerdict::Kind::real);
     seat_.carrier.again(r);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // A peer's atomic runs on this process's device: it is granted a real key for the bytes, and gives
 // it back.
+#include "registration/staged_receives.h"
 #include "transfer/handler.h"
 #include "world/world.h"
 
@@ -26,7 +27,12 @@ void run_grant(const Request& request, ReplyToken token) {
   std::shared_ptr<registration::Grant> grant;
   if (target.regions().grant(r.key, r.total_address, r.total, IBV_ACCESS_REMOTE_ATOMIC, grant) != 0)
     return token.answer(Status::refused);
+  // The peer's messages before this question are in their places, so where any stand in staging
+  // each atomic asks. (None is staged while something is lent.)
+  const auto* const staged = request.world.parts.staged_receives.made();
+  const bool once = staged != nullptr && staged->any();
   ReplyHeader& reply = token.reply();
+  reply.offset = once ? 1 : 0;
   reply.rkey = grant->rkey;
   reply.grant_start = grant->start;
   reply.grant_bytes = grant->bytes;

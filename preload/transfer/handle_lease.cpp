@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // A peer's process uses some bytes again and again: it is leased the pages around them, under a
 // real key, and gives them back.
+#include "registration/grants.h"
+#include "registration/kept.h"
 #include "transfer/handler.h"
 #include "transfer/lessor.h"
 #include "world/world.h"
@@ -22,7 +24,9 @@ void run_lease(const Request& request, ReplyToken token) {
     return token.answer(Status::refused);
   if (bytes + r.total > around.data() + around.size()) // it goes on where changes are told apart
     return token.answer(Status::fault);
-  if (const Status no = request.lessor.may_give(r.key, r.total_address, r.total, around.size());
+  const auto from = reinterpret_cast<uintptr_t>(around.data());
+  const uint64_t kept = registration::kept_for(from, from + around.size());
+  if (const Status no = request.lessor.may_give(r.key, r.total_address, r.total, kept);
       no != Status::ok) {
     token.reply().grant_start = r.total_address;
     return token.answer(no);

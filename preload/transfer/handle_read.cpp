@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // A part of a READ: bytes of the program's memory go into the reply.
 #include "transfer/handler.h"
+#include "transfer/lessor.h"
 #include "world/world.h"
 
 namespace adverb::transfer {
@@ -17,10 +18,13 @@ void run_read(const Request& request, ReplyToken token) {
     return token.answer(Status::refused);
   const uint64_t offset = r.address - r.total_address;
   token.reply().offset = offset;
+  if (request.lessor.views_known() && target.regions().has_views(r.key))
+    token.reply().flags = has_views;
   token.copy({.way = Copy::Way::out,
               .program = all + offset,
               .bytes = r.length,
-              .copied = [](World& world, Target&, const RequestHeader& header) {
+              .copied = [](World& world, Target& of, const RequestHeader& header) {
+                of.regions().served(header.key, header.address, header.length);
                 if ((header.flags & last_part) != 0)
                   world.counters.count(Counter::responder_reads);
                 world.counters.count(Counter::responder_bytes, header.length);

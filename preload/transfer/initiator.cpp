@@ -124,7 +124,8 @@ void Initiator::count(const ReplyHeader& first, uint32_t replies) {
   const auto kind = static_cast<Kind>(first.kind);
   if (kind == Kind::query)
     channel_->peer()->count(link::Peer::Number::key_queries);
-  else if (kind != Kind::release && kind != Kind::lease && kind != Kind::yield)
+  else if (kind != Kind::release && kind != Kind::lease && kind != Kind::view &&
+           kind != Kind::yield)
     channel_->peer()->count(link::Peer::Number::requests, replies);
 }
 
@@ -155,6 +156,8 @@ void Initiator::on_message(link::RxBuffer message) {
   count(first->header, replies);
   if (first->header.kind == static_cast<uint8_t>(Kind::lease))
     leased(first->header);
+  else if (first->header.kind == static_cast<uint8_t>(Kind::view))
+    viewed(first->header, first->payload);
   Source* source = nullptr;
   {
     const std::lock_guard hold(lock_);
@@ -261,8 +264,34 @@ void Initiator::leased(const ReplyHeader& reply) {
   end_term_later();
 }
 
+void Initiator::viewed(const ReplyHeader& reply, std::span<const std::byte> pattern) {
+  const auto key = static_cast<uint32_t>(reply.request);
+  if (reply.status == static_cast<uint8_t>(Status::refused) ||
+      reply.status == static_cast<uint8_t>(Status::not_virtual) ||
+      reply.status == static_cast<uint8_t>(Status::unsupported))
+    leases_->no_views(key, world_.clock.now());
+  if (reply.status != static_cast<uint8_t>(Status::ok))
+    return;
+  bool taken = false;
+  if (pattern.size() == registration::pattern_bytes && reply.grant_bytes != 0 &&
+      reply.grant_start + reply.grant_bytes >= reply.grant_start) {
+    auto mine = std::make_shared<registration::Pattern>();
+    std::ranges::copy(pattern, mine->begin());
+    taken = leases_->add({.number = static_cast<uint32_t>(reply.grant),
+                          .key = key,
+                          .rkey = reply.rkey,
+                          .access = IBV_ACCESS_REMOTE_READ,
+                          .start = reply.grant_start,
+                          .bytes = reply.grant_bytes,
+                          .pattern = std::move(mine)});
+  }
+  if (!taken)
+    to_yield_.push_back(static_cast<uint32_t>(reply.grant));
+  end_term_later();
+}
+
 void Initiator::end_term_later() {
-  if (!leases_->any() || timed_)
+  if ((!leases_->any() && !leases_->any_views()) || timed_)
     return;
   world_.service.after(Leases::term, [weak = weak_from_this()] {
     const auto self = weak.lock();

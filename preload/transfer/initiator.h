@@ -97,6 +97,7 @@ public:
   const std::shared_ptr<Leases>& leases() const noexcept { return leases_; }
   // Whether the peer knows of leases.
   bool leases_known() const noexcept { return channel_->version() >= version_leases; }
+  bool views_known() const noexcept { return channel_->version() >= version_views; }
 
   // From the channel, under the device's progress lock.
   void on_message(link::RxBuffer message) override;
@@ -121,6 +122,7 @@ private:
   void acknowledge();
   void recalled(std::span<const uint32_t> leases, uint32_t notice);
   void leased(const ReplyHeader& reply);
+  void viewed(const ReplyHeader& reply, std::span<const std::byte> pattern);
   void all_back();
   void all_back_now();
   void end_term_later();

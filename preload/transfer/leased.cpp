@@ -5,12 +5,10 @@
 #include "steering/elements.h"
 #include "steering/opcode.h"
 #include "steering/way.h"
+#include "transfer/lease_uses.h"
 #include "transfer/message_lane.h"
 
-#include <algorithm>
 #include <memory>
-#include <utility>
-#include <vector>
 
 namespace adverb::steering {
 
@@ -22,38 +20,28 @@ namespace {
 class Leased final : public Way {
 public:
   explicit Leased(Seat& seat) : seat_(seat) {}
-  ~Leased() override { end_all(); }
 
   Lane& lane(const Request&) override { return seat_.device; }
   Step issue(Request& r, int& why) override;
   void landed(Request& r) override {
     end_of_device_part(seat_, r);
-    ended(r);
+    uses_.end(r);
   }
   void returned(Request& r) override {
     seat_.elements.release(r);
-    ended(r);
+    uses_.end(r);
   }
-  void answered(Request&, const transfer::ReplyHeader&, std::span<const std::byte>) override {}
-  void gone() override { end_all(); }
+  void gone() override { uses_.end_all(); }
 
 private:
-  struct Use {
-    uint64_t seq;
-    Lease* lease;
-    std::shared_ptr<Leases> of;
-  };
-  void ended(const Request& r);
-  void end_all();
-
   Seat& seat_;
-  std::vector<Use> uses_; // of requests with the device, in their order
+  transfer::LeaseUses uses_;
 };
 
 Step Leased::issue(Request& r, int& why) {
   const std::shared_ptr<Leases> leases =
       seat_.messages.joined() ? seat_.messages.leases() : nullptr;
-  uses_.reserve(uses_.size() + 1);
+  uses_.make_room();
   Lease* const lease =
       leases ? leases->use(remote_key(r.wr), remote_address(r.wr),
                            remote_bytes(r.wr.opcode, r.length), remote_right(r.wr.opcode))
@@ -62,28 +50,13 @@ Step Leased::issue(Request& r, int& why) {
     seat_.carrier.again(r);
     return Step::changed;
   }
-  uses_.push_back({r.seq, lease, leases});
+  uses_.add(r, *lease, leases);
   ibv_send_wr wr = r.wr;
   (is_atomic(wr.opcode) ? wr.wr.atomic.rkey : wr.wr.rdma.rkey) = lease->rkey;
   const Step step = post_with_elements(seat_, r, wr, *this, why);
   if (step != Step::issued)
-    ended(r);
+    uses_.end(r);
   return step;
-}
-
-void Leased::ended(const Request& r) {
-  const auto use = std::ranges::find(uses_, r.seq, &Use::seq);
-  if (use == uses_.end())
-    return;
-  const Use over = std::move(*use);
-  uses_.erase(use);
-  over.of->done(*over.lease);
-}
-
-// The queue pair has forgotten its requests, or the link is lost, and the leases with it.
-void Leased::end_all() {
-  for (const Use& use : std::exchange(uses_, {}))
-    use.of->done(*use.lease);
 }
 
 // To change the lane is to have nothing under way for a round trip, and to change it back another:

@@ -17,27 +17,83 @@ uint32_t term_at(Leases::Time now) {
 }
 } // namespace
 
-Lease* Leases::find(uint32_t key, uint64_t address, uint64_t length, unsigned right) {
+Lease* Leases::find(Index& index, uint32_t key, uint64_t address, uint64_t length, unsigned right) {
   const auto covers = [&](const Lease& lease) {
     const uint64_t within = address - lease.start;
     return within < lease.bytes && length <= lease.bytes - within &&
            (lease.access & right) == right;
   };
-  if (last_found_ != nullptr && last_found_->key == key && covers(*last_found_))
-    return last_found_;
-  const auto at = by_key_.find(key);
-  if (at == by_key_.end())
+  if (index.last_found != nullptr && index.last_found->key == key && covers(*index.last_found))
+    return index.last_found;
+  const auto at = index.by_key.find(key);
+  if (at == index.by_key.end())
     return nullptr;
   const auto& [all, longest] = at->second;
   auto next = std::ranges::upper_bound(all, address, {}, &Lease::start);
   while (next != all.begin()) {
     Lease* const lease = *--next;
     if (covers(*lease))
-      return last_found_ = lease;
+      return index.last_found = lease;
     if (address - lease->start >= longest)
       break;
   }
   return nullptr;
+}
+
+Lease* Leases::find_view(uint32_t key, uint64_t address, uint64_t length, Time now) {
+  Lease* const view = find(viewed_, key, address, length, IBV_ACCESS_REMOTE_READ);
+  return view != nullptr && view->rests_until <= now ? view : nullptr;
+}
+
+bool Leases::views(uint32_t key, uint64_t address, uint64_t length, Time now) {
+  const std::lock_guard hold(lock_);
+  return find_view(key, address, length, now) != nullptr;
+}
+
+Lease* Leases::use_view(uint32_t key, uint64_t address, uint64_t length, Time now) {
+  const std::lock_guard hold(lock_);
+  Lease* const view = find_view(key, address, length, now);
+  if (view != nullptr) {
+    ++view->uses;
+    view->touched = true;
+  }
+  return view;
+}
+
+void Leases::met(Lease& view, bool pages_away, Time now) noexcept {
+  constexpr uint32_t sample = 64;
+  const std::lock_guard hold(lock_);
+  ++view.reads;
+  view.missed += pages_away ? 1 : 0;
+  if (view.reads < sample)
+    return;
+  if (view.missed > view.reads / 5)
+    view.rests_until = now + rest;
+  view.reads = view.missed = 0;
+}
+
+bool Leases::view_due(uint32_t key, Time now) {
+  const std::lock_guard hold(lock_);
+  if (view_asked_.size() >= never_max)
+    view_asked_.clear();
+  Asked& asked = view_asked_[key];
+  if (now < asked.again)
+    return false;
+  asked = {now + asked_each, false};
+  return true;
+}
+
+bool Leases::has_no_views(uint32_t key, Time now) {
+  const std::lock_guard hold(lock_);
+  const auto at = view_asked_.find(key);
+  return at != view_asked_.end() && at->second.refused && now < at->second.again;
+}
+
+void Leases::no_views(uint32_t key, Time now) {
+  const std::lock_guard hold(lock_);
+  if (view_asked_.size() >= never_max)
+    view_asked_.clear();
+  view_asked_[key] = {now + refused_for, true};
 }
 
 bool Leases::covers(uint32_t key, uint64_t address, uint64_t length, unsigned right) {
@@ -99,13 +155,18 @@ size_t Leases::uses_of_gone() const noexcept {
 
 // Nobody finds it any more.
 void Leases::drop(Lease& lease) noexcept {
-  const auto at = by_key_.find(lease.key);
-  assert(!lease.gone && at != by_key_.end());
+  Index& index = index_of(lease);
+  const auto at = index.by_key.find(lease.key);
+  assert(!lease.gone && at != index.by_key.end());
   std::erase(at->second.all, &lease);
   if (at->second.all.empty())
-    by_key_.erase(at);
+    index.by_key.erase(at);
   lease.gone = true;
-  last_found_ = last_found_ == &lease ? nullptr : last_found_;
+  index.last_found = index.last_found == &lease ? nullptr : index.last_found;
+  if (lease.is_view()) {
+    live_views_.fetch_sub(1);
+    return;
+  }
   standing_[lease.place] = standing_.back();
   standing_[lease.place]->place = lease.place;
   standing_.pop_back();
@@ -213,17 +274,21 @@ bool Leases::add(const Lease& lease) {
         return other.number == lease.number;
       }))
     return false;
-  auto& [all, longest] = by_key_[lease.key];
+  auto& [all, longest] = index_of(lease).by_key[lease.key];
   all.reserve(all.size() + 1); // what needs memory comes first
   standing_.reserve(standing_.size() + 1);
   leases_.push_back(lease);
   Lease* const mine = &leases_.back();
   mine->touched = true;
   mine->heat = std::max(mine->heat, Touches::twice);
-  mine->place = standing_.size();
-  standing_.push_back(mine);
   all.insert(std::ranges::upper_bound(all, mine->start, {}, &Lease::start), mine);
   longest = std::max(longest, mine->bytes);
+  if (mine->is_view()) {
+    live_views_.fetch_add(1);
+    return true;
+  }
+  mine->place = standing_.size();
+  standing_.push_back(mine);
   live_.fetch_add(1);
   return true;
 }
@@ -239,6 +304,7 @@ void Leases::forget(std::span<const uint32_t> keys) {
   const std::lock_guard hold(lock_);
   for (const uint32_t key : keys) {
     never_.erase(key);
+    view_asked_.erase(key);
     for (auto& lease : leases_)
       if (!lease.gone && lease.key == key)
         drop(lease);

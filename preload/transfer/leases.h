@@ -10,9 +10,15 @@
 // the owner has no more room, what is used less gives way to what is named more often, by a quarter
 // at least, so that two that are alike do not take each other's place by turns.
 //
+// A view (registration/views.h) is a lease to READ that pins nothing at the owner's, and may show
+// the pattern in the place of bytes. There is one for a large part of a region; none makes room for
+// another. Where more than a fifth of the READs by one meet pages that are away it rests for a
+// while, as the peer's CPU takes less time for these.
+//
 // Thread-safe; its lock is a leaf.
 #pragma once
 
+#include "registration/view_source.h"
 #include "transfer/touches.h"
 #include "world/sync.h"
 
@@ -42,6 +48,12 @@ struct Lease {
   bool touched = false; // in this term
   bool gone = false;    // called back, given back or lost: nobody new uses it
   size_t place = 0;     // among those that are not gone
+  // A view:
+  std::shared_ptr<const registration::Pattern> pattern = nullptr;
+  uint32_t reads = 0; // of late
+  uint32_t missed = 0;
+  std::chrono::nanoseconds rests_until{};
+  bool is_view() const noexcept { return pattern != nullptr; }
 };
 
 class Leases {
@@ -51,6 +63,11 @@ public:
   // Bytes of the longest request that a lease is asked for: owners refuse what is much longer.
   static constexpr uint64_t longest = 8 << 20;
   using Time = std::chrono::nanoseconds; // of the World's clock
+  // So long a view rests; so often one is asked for, as it takes the owner a while to build it; and
+  // after a refusal, as the owner's module may come.
+  static constexpr std::chrono::milliseconds rest{100};
+  static constexpr std::chrono::milliseconds asked_each{5};
+  static constexpr std::chrono::seconds refused_for{10};
 
   // Whether there may be any. Takes no lock.
   bool any() const noexcept { return live_.load(std::memory_order_relaxed) != 0; }
@@ -61,6 +78,18 @@ public:
   // A request that one covers goes another way all the same. False: none does.
   bool name(uint32_t key, uint64_t address, uint64_t length, unsigned right);
   void done(Lease& lease) noexcept;
+
+  // The same of views, none of which is looked at above.
+  bool any_views() const noexcept { return live_views_.load(std::memory_order_relaxed) != 0; }
+  bool views(uint32_t key, uint64_t address, uint64_t length, Time now);
+  Lease* use_view(uint32_t key, uint64_t address, uint64_t length, Time now);
+  // What a READ by one met.
+  void met(Lease& view, bool pages_away, Time now) noexcept;
+  // Its owner says that there may be views of it. True: one is to be asked for now.
+  bool view_due(uint32_t key, Time now);
+  // The owner has said so, of late.
+  bool has_no_views(uint32_t key, Time now);
+  void no_views(uint32_t key, Time now);
 
   // A request that no lease covers has been sent. True: its bytes are to be asked for.
   bool wanted(uint32_t key, uint64_t address, uint64_t length, Time now);
@@ -89,7 +118,20 @@ public:
 
 private:
   using List = std::list<Lease>;
-  Lease* find(uint32_t key, uint64_t address, uint64_t length, unsigned right);
+  struct OfKey {
+    std::vector<Lease*> all; // by start
+    uint64_t longest = 0;    // bytes of one there has been
+  };
+  struct Index { // of those that are not gone
+    std::unordered_map<uint32_t, OfKey> by_key;
+    Lease* last_found = nullptr; // who chooses a way looks, and who takes it looks again
+  };
+  static Lease* find(Index& index, uint32_t key, uint64_t address, uint64_t length, unsigned right);
+  Lease* find(uint32_t key, uint64_t address, uint64_t length, unsigned right) {
+    return find(leased_, key, address, length, right);
+  }
+  Lease* find_view(uint32_t key, uint64_t address, uint64_t length, Time now);
+  Index& index_of(const Lease& lease) noexcept { return lease.is_view() ? viewed_ : leased_; }
   static void count(Lease& lease, uint64_t address, uint64_t length) noexcept;
   void drop(Lease& lease) noexcept;
   void reap() noexcept;
@@ -101,15 +143,17 @@ private:
 
   mutable QuickMutex lock_;
   Atomic<uint32_t> live_{0};
-  Lease* last_found_ = nullptr; // who chooses a way looks, and who takes it looks again
+  Atomic<uint32_t> live_views_{0};
   List leases_;
-  struct OfKey {
-    std::vector<Lease*> all; // by start
-    uint64_t longest = 0;    // bytes of one there has been
+  Index leased_;
+  Index viewed_;
+  std::vector<Lease*> standing_; // those that are not gone, and no views
+  size_t hand_ = 0;              // of these, the first to be looked at next
+  struct Asked {
+    Time again{};         // not to be asked for before
+    bool refused = false; // by then
   };
-  std::unordered_map<uint32_t, OfKey> by_key_; // of those that are not gone
-  std::vector<Lease*> standing_;               // those that are not gone
-  size_t hand_ = 0;                            // of these, the first to be looked at next
+  std::unordered_map<uint32_t, Asked> view_asked_;
   std::unordered_map<uint32_t, bool> never_;
   Touches touches_;
   bool full_ = false;              // so the owner said

@@ -2,6 +2,7 @@
 #include "transfer/lessor.h"
 #include "registration/budget.h"
 #include "registration/regions.h"
+#include "transfer/target.h"
 #include "world/world.h"
 
 #include <algorithm>
@@ -48,7 +49,7 @@ Status Lessor::may_give(uint32_t key, uint64_t address, uint64_t length, uint64_
   sweep();
   const auto has = [&](const auto& entry) {
     const auto& grant = *entry.second.grant;
-    return grant.key->value() == key && address - grant.start < grant.bytes &&
+    return !grant.is_view() && grant.key->value() == key && address - grant.start < grant.bytes &&
            length <= grant.bytes - (address - grant.start);
   };
   if (recalled_ != 0 || world_.clock.now() < late_until_ || std::ranges::any_of(leases_, has))
@@ -96,14 +97,40 @@ uint32_t Lessor::give(std::shared_ptr<registration::Grant> lease) {
   return at->first;
 }
 
+uint32_t Lessor::give_view(std::shared_ptr<registration::Grant> view) {
+  assert(channel_->progress().lock().held());
+  sweep();
+  try {
+    while (++next_ == 0 || leases_.contains(next_)) {
+    }
+    if (leases_.size() < leases_max) {
+      const bool there = std::ranges::any_of(leases_, [&](const auto& entry) {
+        return entry.second.grant->is_view() && entry.second.grant->rkey == view->rkey;
+      });
+      if (!there) {
+        leases_.emplace(next_, Lease{.grant = view, .counted = false});
+        world_.counters.count(Counter::responder_views);
+        return next_;
+      }
+    }
+  } catch (...) {
+    Regions::revoke(view);
+    throw;
+  }
+  Regions::revoke(view);
+  return 0;
+}
+
 void Lessor::end(Leases::iterator at) {
   const Lease lease = std::move(at->second);
   leases_.erase(at);
   recalled_ -= lease.recalled ? 1 : 0;
   bytes_ -= lease.grant->charged;
-  Regions::revoke(lease.grant);
+  // In this order: nobody uses it any more, and to deregister it may need a lock of the allocator
+  // that whoever waits for it holds.
   if (lease.counted)
     world_.recalls().back(lease.stripe);
+  Regions::revoke(lease.grant);
   if (leases_.empty())
     count_out();
 }
@@ -140,7 +167,7 @@ void Lessor::recall(memory::Stripes where) {
   const std::lock_guard progress(channel_->progress().lock());
   std::vector<uint32_t> numbers;
   for (const auto& [number, lease] : leases_)
-    if (!lease.recalled && (where >> lease.stripe & 1) != 0)
+    if (!lease.grant->is_view() && !lease.recalled && (where >> lease.stripe & 1) != 0)
       numbers.push_back(number);
   call_back(numbers);
 }
@@ -152,6 +179,8 @@ void Lessor::shed() {
   std::vector<uint32_t> numbers;
   uint64_t left = bytes_;
   for (auto at = leases_.begin(); at != leases_.end() && left > share(); ++at) {
+    if (at->second.grant->is_view())
+      continue;
     numbers.push_back(at->first);
     left -= at->second.grant->charged;
   }
@@ -172,16 +201,16 @@ void Lessor::give_up(memory::Stripes where) {
   late_until_ = world_.clock.now() + late_pause;
   if (world_.log.every("recall-overdue", 10))
     world_.log.warn(
-        "a peer has not given back {} leases within {} ms: memory changes meanwhile, and "
-        "what the peer has under way meets the pages of before",
-        late, world_.policy().recall_wait().count());
+        "a peer has not given back {} leases in time: what waits for them goes on, and what the "
+        "peer has under way meets the pages of before",
+        late);
 }
 
-void Lessor::close() {
+std::shared_ptr<LeftLeases> Lessor::close() {
   assert(channel_->progress().lock().held());
   count_out();
   if (leases_.empty())
-    return;
+    return nullptr;
   std::vector<std::shared_ptr<registration::Grant>> all;
   for (auto& [number, lease] : std::exchange(leases_, {})) {
     all.push_back(lease.grant);
@@ -190,10 +219,12 @@ void Lessor::close() {
   }
   recalled_ = 0;
   bytes_ = 0;
-  world_.service.after(outlived, [all = std::move(all)] {
-    for (const auto& grant : all)
-      Regions::revoke(grant);
+  auto left = std::make_shared<LeftLeases>(std::move(all));
+  world_.service.after(outlived, [weak = std::weak_ptr(left)] {
+    if (const auto late = weak.lock())
+      late->end();
   });
+  return left;
 }
 
 } // namespace adverb::transfer

@@ -5,7 +5,7 @@
 // it, for all its queue pairs. It is given back by the peer (`yield`), or called back by a notice
 // (told_keys.h), whose acknowledgement says that no request is under way by any that it names. It
 // ends with its region, or with the link; then what is under way by it may go on for a while, as
-// the program's queue pairs do.
+// long as there is one of the queue pairs that it may come by.
 //
 // One notice is out at a time, so a peer that has not given back what was called back is leased
 // nothing more: that could not be called back. One that was late is not for a while.
@@ -33,6 +33,8 @@ class World;
 
 namespace adverb::transfer {
 
+class LeftLeases; // target.h
+
 // The owner's end of one channel. Under the progress lock, but for what Recalls calls.
 class Lessor final : public registration::Lessor, public std::enable_shared_from_this<Lessor> {
 public:
@@ -45,16 +47,23 @@ public:
 
   Lessor(World& world, std::shared_ptr<link::Channel> channel, std::shared_ptr<ToldKeys> told);
 
-  // Whether [address, +length), as requests name them, may be leased now by a lease of so many
-  // bytes: nothing that is called back is out, and the peer has not these bytes already (`fault`),
-  // and its share of the budget is not used up (`full`).
+  // Whether [address, +length), as requests name them, may be leased now by a lease that keeps so
+  // many bytes in place: nothing that is called back is out, and the peer has not these bytes
+  // already (`fault`), and its share of the budget is not used up (`full`).
   Status may_give(uint32_t key, uint64_t address, uint64_t length, uint64_t bytes);
   // The number that the peer is to know it by; 0: not now, and it has been taken back.
   uint32_t give(std::shared_ptr<registration::Grant> lease);
+  // The same of a view, which nobody needs to call back. Not while recalls().
+  uint32_t give_view(std::shared_ptr<registration::Grant> view);
+  bool views_known() const noexcept { return channel_->version() >= version_views; }
+  // What has been called back is out.
+  bool recalls() const noexcept { return recalled_ != 0; }
   void yielded(uint32_t number);
   void returned(std::span<const uint32_t> numbers);
   void sweep(); // keys have ended, and with them what was leased under them
-  void close(); // the channel is down
+  // The channel is down. What is out ends when nobody has what is returned any more, or when it is
+  // too late for what is under way; null: nothing is.
+  std::shared_ptr<LeftLeases> close();
 
   void recall(memory::Stripes where) override;
   void give_up(memory::Stripes where) override;

@@ -136,12 +136,57 @@ bool MessageLane::is_leased(const Request& r) const {
                                       steering::remote_right(r.wr.opcode));
 }
 
+bool MessageLane::is_viewed(const Request& r) const {
+  Leases& leases = *initiator_->leases();
+  return leases.any_views() && r.length != 0 && r.wr.opcode == IBV_WR_RDMA_READ &&
+         leases.views(steering::remote_key(r.wr), steering::remote_address(r.wr), r.length,
+                      world_.clock.now());
+}
+
 void MessageLane::touch(const Request& r) noexcept {
   try {
     ask_for_lease(r);
   } catch (const std::bad_alloc&) { // it is on its way, and is not asked for
     world_.counters.count(Counter::exceptions_caught);
   }
+}
+
+void MessageLane::brought(const Request& r, bool has_views) noexcept {
+  try {
+    const uint32_t key = steering::remote_key(r.wr);
+    const auto now = world_.clock.now();
+    if (has_views)
+      ask_for_view(r);
+    else if (Leases& leases = *initiator_->leases(); !leases.has_no_views(key, now))
+      leases.no_views(key, now);
+  } catch (const std::bad_alloc&) { // the READ has succeeded, whatever comes of this
+    world_.counters.count(Counter::exceptions_caught);
+  }
+}
+
+void MessageLane::ask_for_view(const Request& r) {
+  const uint32_t key = steering::remote_key(r.wr);
+  Leases& leases = *initiator_->leases();
+  const auto now = world_.clock.now();
+  if (lossy_ || is_viewed(r) || leasing_ >= leasing_max || !leases.view_due(key, now))
+    return;
+  std::byte* message = initiator_->begin_aside(handle_);
+  if (message == nullptr)
+    return; // it is asked for later
+  RequestHeader h{};
+  h.kind = static_cast<uint8_t>(Kind::view);
+  h.run = run_;
+  h.target = remote_;
+  h.source = handle_;
+  h.total_address = h.address = steering::remote_address(r.wr);
+  h.total = r.length;
+  h.length = static_cast<uint32_t>(r.length);
+  h.key = key;
+  h.request = key; // which the answer names, too
+  memcpy(message, &h, sizeof h);
+  ++leasing_;
+  initiator_->send(message, sizeof h);
+  world_.counters.count(Counter::views_asked);
 }
 
 void MessageLane::ask_for_lease(const Request& r) {
@@ -159,6 +204,10 @@ void MessageLane::ask_for_lease(const Request& r) {
   if (leasing_ >= leasing_max)
     return;
   const auto now = world_.clock.now();
+  // To READ nothing needs to be kept in place, unless the owner has said that it has no views.
+  if (r.wr.opcode == IBV_WR_RDMA_READ && initiator_->views_known() &&
+      !leases.has_no_views(key, now))
+    return;
   if (!leases.wanted(key, address, length, now))
     return;
   std::byte* message = initiator_->begin_aside(handle_);
@@ -196,11 +245,11 @@ void MessageLane::on_reply(const ReplyHeader& reply, std::span<const std::byte> 
     asked_.reset();
     return;
   }
-  if (kind == Kind::lease) {
+  if (kind == Kind::lease || kind == Kind::view) {
     if (leasing_ == 0) // of an incarnation that is gone
       return;
     --leasing_;
-    if (reply.status == static_cast<uint8_t>(Status::refused))
+    if (kind == Kind::lease && reply.status == static_cast<uint8_t>(Status::refused))
       unleased_ = leasing_epoch_;
     return;
   }

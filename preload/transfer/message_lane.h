@@ -65,9 +65,13 @@ public:
 
   // Whether the request may go by a lease of its bytes.
   bool is_leased(const steering::Request& r) const;
+  // The same of a READ and a view.
+  bool is_viewed(const steering::Request& r) const;
   const std::shared_ptr<Leases>& leases() const noexcept { return initiator_->leases(); }
   // The request is sent to the peer's CPU: its bytes are asked for if that happens again and again.
   void touch(const steering::Request& r) noexcept;
+  // The peer's CPU has answered the READ, and said whether there are views: then one is asked for.
+  void brought(const steering::Request& r, bool has_views) noexcept;
 
   bool lossy() const noexcept { return lossy_; }
 
@@ -104,6 +108,7 @@ public:
 
 private:
   void ask_for_lease(const steering::Request& r);
+  void ask_for_view(const steering::Request& r);
   std::byte* begin_alone();
   void put(std::byte* part, const RequestHeader& h);
   void send_open();
@@ -116,7 +121,8 @@ private:
   uint64_t remote_ = 0;
   uint32_t run_ = 1;
   std::optional<uint32_t> asked_; // a key, one at a time
-  // Leases asked for and not answered, and the epoch of what was known of the last one's key.
+  // Leases and views asked for and not answered, and the epoch of what was known of the last one's
+  // key.
   static constexpr unsigned leasing_max = 4;
   unsigned leasing_ = 0;
   uint32_t leasing_epoch_ = 0;

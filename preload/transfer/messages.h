@@ -55,6 +55,9 @@ enum : uint8_t {
   with_immediate = 2, // a WRITE_WITH_IMM: `receive` says which receive its length belongs to
 };
 
+// Of a reply to a READ, to who knows of views: there may be one of its region.
+inline constexpr uint16_t has_views = 1;
+
 inline constexpr uint64_t by_immediate = uint64_t{1} << 63;
 
 struct RequestHeader {
@@ -80,14 +83,15 @@ static_assert(sizeof(RequestHeader) == 72 && std::is_trivially_copyable_v<Reques
 struct ReplyHeader {
   uint8_t kind;
   uint8_t status;
-  uint16_t zero;
+  uint16_t flags; // has_views
   uint32_t run;
   uint64_t source;
   uint64_t request;
-  uint64_t offset; // of a READ's payload in its work request; lease: its rights
-  uint64_t grant;  // grant, lease: its number, for `release` and `yield`
+  // Of a READ's payload in its work request; lease: its rights; grant: 1, for this atomic alone.
+  uint64_t offset;
+  uint64_t grant; // grant, lease, view: its number, for `release` and `yield`
   // The same: the addresses `rkey` covers, as work requests use them. lease, that is full: what was
-  // asked for.
+  // asked for. view: its payload is the pattern, as it lies in a page.
   uint64_t grant_start;
   uint64_t grant_bytes;
   uint32_t rkey;
@@ -120,6 +124,7 @@ inline bool is_notice(std::span<const std::byte> bytes) {
 inline constexpr size_t shared_max = 2048;
 inline constexpr uint8_t version_sharing = 2; // from which on they are
 inline constexpr uint8_t version_leases = 3;  // from which on the owner leases
+inline constexpr uint8_t version_views = 4;   // from which on it has views
 
 // Where in its message the next one begins.
 constexpr size_t next_place(size_t end) noexcept {
@@ -192,7 +197,7 @@ inline std::optional<Parsed<ReplyHeader>> next_reply(std::span<const std::byte>&
     return std::nullopt;
   memcpy(&p.header, rest.data(), sizeof p.header);
   const auto& h = p.header;
-  if (h.kind == 0 || h.kind >= kinds_max || h.zero != 0 ||
+  if (h.kind == 0 || h.kind >= kinds_max || (h.flags & ~has_views) != 0 ||
       h.status > static_cast<uint8_t>(Status::full))
     return std::nullopt;
   const auto payload = take_payload(rest, sizeof h, h.length);

@@ -11,9 +11,33 @@
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace adverb::transfer {
+
+// What a peer's process has leased over a link that is lost. Each queue pair of this process that
+// was bound over it keeps that, as by these it may still be used, and it ends with the last.
+class LeftLeases {
+public:
+  explicit LeftLeases(std::vector<std::shared_ptr<registration::Grant>> all)
+      : all_(std::move(all)) {}
+  ~LeftLeases() { end(); }
+  LeftLeases(const LeftLeases&) = delete;
+  LeftLeases& operator=(const LeftLeases&) = delete;
+
+  // Or sooner.
+  void end() noexcept {
+    over_.store(true);
+    for (const auto& grant : all_)
+      registration::Regions::revoke(grant);
+  }
+  bool is_over() const noexcept { return over_.load(); }
+
+private:
+  const std::vector<std::shared_ptr<registration::Grant>> all_;
+  Atomic<bool> over_{false};
+};
 
 enum class Right : uint8_t { none, write, read, atomic };
 
@@ -50,8 +74,8 @@ public:
   // The link is gone over which it has lent these, and nobody will give them back.
   virtual void lent_over_lost_link(Grants grants) = 0;
 
-  // All three under the progress lock. The channel's is made when it is first asked for, and stays
-  // until it is taken away.
+  // All of these under the progress lock. The channel's is made when it is first asked for, and
+  // stays until it is taken away.
   Binding& binding(const link::Channel& channel) {
     const auto at =
         std::ranges::find_if(bindings_, [&](const auto& b) { return b->channel == &channel; });
@@ -69,6 +93,10 @@ public:
     });
     return lent;
   }
+  void keep(std::shared_ptr<LeftLeases> left) {
+    std::erase_if(left_, [](const auto& other) { return other->is_over(); });
+    left_.push_back(std::move(left));
+  }
   void revoke(const Grants& grants) noexcept {
     for (const auto& [number, grant] : grants)
       regions().revoke(grant);
@@ -76,15 +104,17 @@ public:
 
 protected:
   ~Target() = default;
-  // What is lent by all.
+  // What is lent by all, and leased.
   void end_bindings() noexcept {
     for (const auto& b : bindings_)
       revoke(b->grants);
     bindings_.clear();
+    left_.clear();
   }
 
 private:
   std::vector<std::unique_ptr<Binding>> bindings_; // few, mostly one
+  std::vector<std::shared_ptr<LeftLeases>> left_;
 };
 
 // All targets of this process by handle: World::targets(). add/remove are thread-safe; remove is

@@ -133,6 +133,8 @@ void Unload::answered(Request& r, const transfer::ReplyHeader& reply,
   if (const uint32_t key = remote_key(r.wr); !seat_.messages.verdict(key).known()) [[unlikely]]
     seat_.messages.learn(key, KeyVerdict::Kind::virtual_key);
   const bool reading = r.wr.opcode == IBV_WR_RDMA_READ;
+  if (reading)
+    seat_.messages.brought(r, (reply.flags & transfer::has_views) != 0);
   if (reading && !seat_.elements.scatter(r, reply.offset, payload)) {
     seat_.carrier.replay(r, Fault::own_elements);
     return;

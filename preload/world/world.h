@@ -34,6 +34,7 @@ namespace registration {
 class Budgets;
 class Recalls;
 class StagedReceives;
+class ViewSource;
 } // namespace registration
 namespace model {
 class Edge;
@@ -84,6 +85,7 @@ public:
   registration::StagedReceives& staged_receives();
   memory::Monitor& monitor();
   registration::Recalls& recalls();
+  registration::ViewSource& view_source();
   model::Objects& objects();
 
   /// Where those rooms, the fork handlers and tests get at them.
@@ -94,6 +96,7 @@ public:
     Part<registration::StagedReceives> staged_receives;
     Part<memory::Monitor> monitor;
     Part<registration::Recalls> recalls;
+    Part<registration::ViewSource> view_source;
     Part<model::Objects> objects;
   } parts;
 

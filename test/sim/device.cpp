@@ -327,8 +327,10 @@ struct Verbs {
       qp.dest = anybody;
     if ((mask & IBV_QP_STATE) == 0)
       return 0;
-    if (attr->qp_state == IBV_QPS_ERR)
+    if (attr->qp_state == IBV_QPS_ERR) {
+      Requests::trail(qp);
       Requests::fail(qp);
+    }
     if (attr->qp_state == IBV_QPS_RESET) {
       qp.requests.clear();
       qp.own.clear();
@@ -465,12 +467,40 @@ uint64_t Fabric::registrations() const {
       mrs_, [](const auto& entry) { return !is_linking(entry.second->mr.context); }));
 }
 
+void Fabric::each_reachable(const ibv_context* context,
+                            const std::function<void(const ibv_mr&)>& each) const {
+  constexpr unsigned all =
+      IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+  for (const auto& [key, mr] : mrs_)
+    if (mr->mr.context == context && (mr->access & all) == all)
+      each(mr->mr);
+}
+
 std::byte* Fabric::at(uint32_t key, uint64_t address) const {
   const auto mr = mrs_.find(key);
   if (mr == mrs_.end() || address < mr->second->iova ||
       address - mr->second->iova >= mr->second->mr.length)
     return nullptr;
   return static_cast<std::byte*>(mr->second->mr.addr) + (address - mr->second->iova);
+}
+
+uint32_t Fabric::add_view(ibv_pd* pd, void* start, size_t length, uint64_t iova, ReadView read) {
+  auto mr = std::make_unique<Mr>();
+  mr->mr.context = pd->context;
+  mr->mr.pd = pd;
+  mr->mr.addr = start;
+  mr->mr.length = length;
+  mr->mr.lkey = mr->mr.rkey = Verbs::take_key();
+  mr->access = IBV_ACCESS_REMOTE_READ;
+  mr->iova = iova;
+  mr->read = std::move(read);
+  const uint32_t key = mr->mr.rkey;
+  mrs_[key] = std::move(mr);
+  return key;
+}
+
+void Fabric::remove_view(uint32_t key) {
+  Verbs::dereg(&mrs_.at(key)->mr);
 }
 
 bool Fabric::has_messages(const ibv_device* device) const {

@@ -55,8 +55,16 @@ public:
   static bool take_event(ibv_cq* cq);
 
   uint64_t registrations() const; // but adverb's own, for its links
+  // Those that peers may read, write and do atomics on.
+  void each_reachable(const ibv_context* context,
+                      const std::function<void(const ibv_mr&)>& each) const;
   // What a queue pair in the domain of that region would reach; null: nothing.
   std::byte* at(uint32_t key, uint64_t address) const;
+  // A region that peers may read, and what is read of it `read` says: bytes from that address of
+  // the program on; `again`: of what has been read before it lands.
+  using ReadView = std::function<void(uintptr_t from, std::byte* to, size_t bytes, bool again)>;
+  uint32_t add_view(ibv_pd* pd, void* start, size_t length, uint64_t iova, ReadView read);
+  void remove_view(uint32_t key);
   // Whether there is something in a queue of adverb's own, who has opened the device, too.
   bool has_messages(const ibv_device* device) const;
   bool cleans = false;      // RESET and destroy take a queue pair's completions out of its queues
@@ -72,6 +80,8 @@ public:
   std::function<bool()>
       refuses;                 // asked at each registration, if there: it fails for want of memory
   std::function<bool()> loses; // asked of each message that may be lost, if there
+  bool trails = false;    // WRITEs under way may land when their queue pair has been moved to ERR
+  bool ends_keys = false; // by which requests are under way: a program does
   std::function<bool()> crowded; // asked at each request, if there: so it is not taken
   // Told of each that is carried out on a peer's memory, if there: whose, and what it names.
   std::function<void(uint32_t qpn, uint32_t key, uint64_t address)> reaches;

@@ -20,6 +20,7 @@ struct Fabric::Mr {
   ibv_mr mr{};
   uint64_t iova = 0;
   unsigned access = 0;
+  ReadView read; // null: what its pages have
   bool by_offset() const { return (access & IBV_ACCESS_ZERO_BASED) != 0; }
 };
 
@@ -53,6 +54,7 @@ struct Fabric::Request {
   ibv_wc_status status = IBV_WC_SUCCESS;
   uint32_t length = 0;
   std::vector<std::byte> coming; // of a READ or atomic
+  bool trailing = false;         // it is flushed, and has left
 
   bool fetches() const {
     return wr.opcode == IBV_WR_RDMA_READ || wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD ||
@@ -91,6 +93,7 @@ struct Requests {
   static void offer(Steps& steps);
   // The queue pair is in error: what it has is flushed.
   static void fail(Qp& qp);
+  static void trail(Qp& qp);      // it is about to be moved there
   static void fail_sends(Qp& qp); // SQE: what it is to receive goes on
   static void complete(ibv_cq* cq, const ibv_wc& wc);
 
@@ -107,7 +110,10 @@ private:
   static void go(Qp& qp, size_t at, Qp* peer);
   static void cast(Qp& qp, Request& r, Qp* peer);               // not reliably
   static ibv_wc_status carry_out(Qp& qp, Qp& peer, Request& r); // at both ends
+  static void fetch(uint32_t key, uint64_t address, const std::byte* there, Request& r, bool again);
+  static void fetch_again(const Qp& qp, Request& r);
   static void land(Qp& qp, Request& r);
+  static void land_trailing(Qp& qp, Request& r);
   static void finish_first(Qp& qp);
 };
 

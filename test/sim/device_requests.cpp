@@ -102,13 +102,16 @@ ibv_wc_status Requests::carry_out(Qp& qp, Qp& peer, Request& r) {
     std::byte* there = nullptr;
     if (Fabric::present().reaches)
       Fabric::present().reaches(qp.qp.qp_num, key, address);
+    if ((peer.access & right) == 0) // of no bytes, too
+      return IBV_WC_REM_ACCESS_ERR;
     if (r.length != 0) {
       there = bytes(key, peer.qp.pd, address, r.length, right);
-      if (there == nullptr || (peer.access & right) == 0 || (atomic && address % 8 != 0))
+      if (there == nullptr || (atomic && address % 8 != 0))
         return IBV_WC_REM_ACCESS_ERR;
     }
     if (r.fetches()) {
-      r.coming.assign(there, there + r.length);
+      r.coming.resize(r.length);
+      fetch(key, address, there, r, false);
       if (atomic) {
         uint64_t value = 0;
         memcpy(&value, there, sizeof value);
@@ -163,6 +166,37 @@ void Requests::fail(Qp& qp) {
   }
   qp.own.clear();
   flush_requests(qp);
+}
+
+// Packets of these may be on their way, and nobody calls them back: each may land until it is told
+// that it has been flushed, or its queue pair is reset.
+void Requests::trail(Qp& qp) {
+  if (!Fabric::present().trails || qp.qp.state != IBV_QPS_RTS || !qp.reliable())
+    return;
+  for (Request& r : qp.requests) {
+    if (r.stage == Stage::landed && r.status == IBV_WC_SUCCESS)
+      continue;
+    const Qp* const peer = peer_of(qp, &r);
+    if (r.wr.opcode != IBV_WR_RDMA_WRITE || r.stage != Stage::posted || peer == nullptr ||
+        (r.length != 0 && bytes(r.wr.wr.rdma.rkey, peer->qp.pd, r.wr.wr.rdma.remote_addr, r.length,
+                                IBV_ACCESS_REMOTE_WRITE) == nullptr))
+      return;
+    r.trailing = true;
+  }
+}
+
+void Requests::land_trailing(Qp& qp, Request& r) {
+  r.trailing = false;
+  Qp* const peer = peer_of(qp, &r);
+  if (peer == nullptr || peer->qp.state < IBV_QPS_RTR || peer->qp.state == IBV_QPS_ERR)
+    return;
+  if (carry_out(qp, *peer, r) != IBV_WC_REM_ACCESS_ERR)
+    return;
+  if (!Fabric::present().ends_keys)
+    Fabric::present().misuse.emplace_back("a key ends while a WRITE by it is under way");
+  for (Request& later : qp.requests)
+    later.trailing = false;
+  fail(*peer);
 }
 
 // Either is what devices do (IBTA, Volume 1, 10.3.1: SQE; those in software know no SQE).
@@ -256,7 +290,36 @@ void Requests::go(Qp& qp, size_t at, Qp* peer) {
   fail(qp);
 }
 
+// What a key of those that were looked at has there.
+void Requests::fetch(uint32_t key, uint64_t address, const std::byte* there, Request& r,
+                     bool again) {
+  if (r.length == 0)
+    return;
+  const Mr& mr = *Fabric::present().mrs_.at(key);
+  if (mr.read)
+    mr.read(reinterpret_cast<uintptr_t>(mr.mr.addr) + (address - mr.iova), r.coming.data(),
+            r.length, again);
+  else if (!again)
+    std::copy_n(there, r.length, r.coming.begin());
+}
+
+// A part of the answer may have been lost, and is made again as long as none behind it has been.
+void Requests::fetch_again(const Qp& qp, Request& r) {
+  if (r.wr.opcode != IBV_WR_RDMA_READ || r.length == 0)
+    return;
+  const Qp* const peer = peer_of(qp, &r);
+  const auto& rdma = r.wr.wr.rdma;
+  const bool last = std::ranges::none_of(qp.requests, [&](const Request& other) {
+    return &other > &r && other.fetches() && other.stage != Stage::posted;
+  });
+  if (last && peer != nullptr && peer->qp.state >= IBV_QPS_RTR && peer->qp.state != IBV_QPS_ERR &&
+      bytes(rdma.rkey, peer->qp.pd, rdma.remote_addr, r.length, IBV_ACCESS_REMOTE_READ) != nullptr)
+    fetch(rdma.rkey, rdma.remote_addr, nullptr, r, true);
+}
+
 void Requests::land(Qp& qp, Request& r) {
+  if (r.stage == Stage::carried_out && r.status == IBV_WC_SUCCESS)
+    fetch_again(qp, r);
   if (r.stage == Stage::carried_out && r.status == IBV_WC_SUCCESS && !scatter(qp, r.sges, r.coming))
     r.status = IBV_WC_LOC_PROT_ERR;
   r.stage = Stage::landed;
@@ -311,6 +374,9 @@ void Requests::offer(Steps& steps) {
         if (r.status != IBV_WC_SUCCESS)
           fail(qp);
       });
+    const auto trailing = std::ranges::find(qp.requests, true, &Request::trailing);
+    if (trailing != qp.requests.end())
+      steps.emplace_back(0, [&qp, &r = *trailing] { land_trailing(qp, r); });
     if (!qp.requests.empty() && qp.requests.front().stage == Stage::landed)
       steps.emplace_back(0, [&qp] { finish_first(qp); });
     if (!qp.arrived.empty())

@@ -155,7 +155,7 @@ bool Oracle::reaches_what_is_away(const Known& operation) const {
   const auto at = away_.find(operation.target.there);
   if (at == away_.end() || !operation.follows || operation.kind == Kind::send)
     return false;
-  const Target& away = at->second;
+  const Away& away = at->second;
   return operation.target.count != 0 && operation.target.cell < away.cell + away.count &&
          away.cell < operation.target.cell + operation.target.count;
 }
@@ -167,33 +167,35 @@ void Oracle::meet_what_is_away(Known& operation) {
     operation.doomed = operation.wrong_here;
     return;
   }
-  if (operation.kind == Kind::fetch_add) {
+  const Away& away = away_.at(operation.target.there);
+  if (operation.kind == Kind::fetch_add || away.late) {
     operation.doomed = queues_[operation.qp].going = true;
     return;
   }
-  const Target& away = away_.at(operation.target.there);
   operation.wrong = true;
   operation.torn = operation.target.cell < away.cell ||
                    operation.target.cell + operation.target.count > away.cell + away.count;
 }
 
-void Oracle::memory_goes(uint32_t there, uint32_t cell, uint32_t count) {
+void Oracle::memory_goes(uint32_t there, uint32_t cell, uint32_t count, bool late) {
   ++now_;
   if (loud)
-    printf("  %4llu  program %u takes away cells %u+%u\n", static_cast<unsigned long long>(now_),
-           there, cell, count);
-  away_[there] = {there, cell, count};
+    printf("  %4llu  program %u takes away cells %u+%u%s\n", static_cast<unsigned long long>(now_),
+           there, cell, count, late ? ", which are leased" : "");
+  away_[there] = {{there, cell, count}, late};
   for (auto& [id, one] : all_)
     if (one.over == never && reaches_what_is_away(one))
       one.doomed = queues_[one.qp].going = true;
 }
 
-// Of one that was flushed, or whose queue pair has gone, a message may still be on its way: it
-// would be carried out.
+// Of one that was flushed, or whose queue pair has gone before it was over, a message may still be
+// on its way: it would be carried out, for a destroyed queue pair bars only what comes to its own
+// end.
 bool Oracle::memory_returns(uint32_t there) {
   for (const auto& [id, one] : all_) {
     const bool open = one.over == never && !queues_.at(one.qp).gone;
-    const bool unheard = is_lossy(one) && one.status == Status::success; // of its refusal
+    const bool unheard = // of its refusal
+        is_lossy(one) && one.over != never && one.status == Status::success;
     const bool unrefused = !one.wrong_here && one.status != Status::remote_access && !unheard;
     if (one.target.there == there && one.wrong && (open || unrefused) && reaches_what_is_away(one))
       return false;

@@ -94,8 +94,9 @@ public:
   // The owner deregisters a key of its memory with requests under it outstanding, which may fail.
   void key_ends(uint32_t there, uint32_t key);
   // The owner takes away a range of its memory: what is outstanding there and follows addresses may
-  // fail; what is posted there from here on must, atomics excepted: their pages may be kept.
-  void memory_goes(uint32_t there, uint32_t cell, uint32_t count);
+  // fail; what is posted there from here on must, atomics excepted: their pages may be kept. So may
+  // all pages where peers that had leased them were waited for in vain (`late`): it may fail, too.
+  void memory_goes(uint32_t there, uint32_t cell, uint32_t count, bool late = false);
   // It comes back, unless somebody has still to be refused for it.
   bool memory_returns(uint32_t there);
   // Whether a request that is not over names it.
@@ -118,6 +119,12 @@ public:
   void parted() {
     parted_ = true;
     starved();
+  }
+  // From here on `program` says what is not so. What it denies to have carried out for a queue pair
+  // that is not reliable, which goes on, it may be asked for once more: it has itself to thank.
+  void lies(uint32_t program) {
+    parted();
+    liars_.insert(program);
   }
   // Who posted it neither polls nor sleeps, nobody does anything any more, and everybody else has
   // taken what came: all that is not to be refused has gone out.
@@ -244,12 +251,16 @@ private:
   uint32_t cells_;
   uint32_t programs_;
   bool parted_ = false;
+  std::set<uint32_t> liars_;
   uint64_t now_ = 0;
   std::map<uint64_t, Known> all_;
   std::map<uint32_t, Queue> queues_;
   std::map<uint64_t, std::map<uint64_t, Receive>> pools_;
-  Receive taken_{};                 // from a pool, the last
-  std::map<uint32_t, Target> away_; // of each program's memory
+  Receive taken_{}; // from a pool, the last
+  struct Away : Target {
+    bool late = false;
+  };
+  std::map<uint32_t, Away> away_; // of each program's memory
   uint32_t next_queue_ = 0;
   std::vector<Look> looks_;
   std::map<std::pair<uint32_t, uint32_t>, std::vector<Emptied>> emptied_; // by program and cell

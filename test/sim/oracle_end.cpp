@@ -91,6 +91,8 @@ bool Oracle::was_emptied(const Look& look) const {
 // What is found has been seen before, and taken out.
 bool Oracle::comes_again(const Look& look, const Known& write) const {
   const auto at = emptied_.find({look.program, look.cell});
+  if (is_lossy(write) && liars_.contains(look.program))
+    return false;
   return at != emptied_.end() && look.value != 0 && write.from == never &&
          write.values.size() <= flag_cells &&
          std::ranges::any_of(at->second, [&](const Emptied& one) {

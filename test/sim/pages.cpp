@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "pages.h"
 
+#include "memory/folios.h"
+
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -19,8 +22,15 @@ std::vector<Pages*>& all() {
   return pages;
 }
 
+// At the same place within a huge page each time, as what is leased depends on that.
 std::byte* map(int fd, size_t bytes) {
-  void* const at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  constexpr uintptr_t grain = adverb::memory::huge_page;
+  void* const room =
+      mmap(nullptr, bytes + 2 * grain, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  const uintptr_t from = (reinterpret_cast<uintptr_t>(room) + grain - 1) & ~(grain - 1);
+  void* const at = room == MAP_FAILED ? MAP_FAILED
+                                      : mmap(reinterpret_cast<void*>(from), bytes,
+                                             PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
   if (at == MAP_FAILED) {
     perror("sim: mmap");
     exit(2);
@@ -55,6 +65,10 @@ void Pages::give_back() {
   away_ = 0;
 }
 
+bool Pages::are_huge(uintptr_t at) {
+  return std::ranges::any_of(all(), [&](const Pages* one) { return one->has(at) && one->huge; });
+}
+
 bool Pages::any_foreign(uintptr_t from) {
   for (const Pages* one : all())
     if (one->has(from) && one->foreign)
@@ -63,7 +77,7 @@ bool Pages::any_foreign(uintptr_t from) {
 }
 
 void Pages::renew() {
-  foreign = false;
+  foreign = huge = false;
   give_back();
   memset(kept_, 0, bytes_);
 }

@@ -27,6 +27,10 @@ public:
   // A device's memory: only its driver can register it.
   bool foreign = false;
   static bool any_foreign(uintptr_t from);
+  // Of transparent huge pages: whoever has a byte of one registered keeps all of it in place.
+  bool huge = false;
+  static bool are_huge(uintptr_t at);
+  bool has(const void* at) const { return has(reinterpret_cast<uintptr_t>(at)); }
   // As new, for the next schedule.
   void renew();
 

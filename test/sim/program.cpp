@@ -16,6 +16,8 @@ namespace {
 constexpr uint32_t cell_bytes = sizeof(uint64_t);
 
 constexpr size_t page = 4096;
+// Where leases give way to each other, which takes requests.
+constexpr uint64_t narrow_budget = 16 << 10;
 // What peers reach lies on two pages: its smaller region ends where the second begins.
 constexpr size_t shared_offset = page - Program::side_cells * cell_bytes;
 
@@ -55,10 +57,13 @@ Program::Program(uint32_t number, Choices& choices, Fabric& fabric, Net& net, Or
       next_id_((number + 1) * 1'000'000ULL), next_value_((number + 1) * 1'000'000'000'000ULL),
       deep_(choices.once_in(24)), sleeps_(choices.once_in(3)),
       hasty_(sleeps_ && choices.once_in(2)),
-      budget_(deep_ ? choices.between(70, 105) : choices.between(8, 40)),
+      budget_(deep_ || policy.pinned_budget().value_or(0) == narrow_budget
+                  ? choices.between(70, 105)
+                  : choices.between(8, 40)),
       renewals_(choices.once_in(3) ? choices.between(1, 4) : 0),
       abrupt_(!fabric.reuses_keys && choices.once_in(4)),
       changes_(choices.once_in(3) ? choices.between(1, 4) : 0),
+      patience_(choices.once_in(3) ? choices.between(1, 10) : 40),
       losses_(choices.once_in(5) ? choices.between(1, 3) : 0), mailbox_(choices.once_in(3)),
       odd_(choices.once_in(4)), downs_(choices.once_in(3) ? choices.between(1, 3) : 0),
       wrong_(std::array<uint32_t, 8>{0, 0, 200, 200, 40, 40, 10, 4}[choices.below(8)]) {
@@ -78,6 +83,8 @@ Program::Program(uint32_t number, Choices& choices, Fabric& fabric, Net& net, Or
   world.parts.links.put(std::move(links));
   mappings_ = std::make_shared<Mappings>(!choices.once_in(4));
   world.parts.monitor.put(mappings_);
+  views_ = std::make_shared<Views>(choices, fabric);
+  world.parts.view_source.put(views_);
   recalls_ = std::make_shared<adverb::registration::Recalls>(adverb::registration::Recalls::Hooks{
       [this] { service_.run([this] { recalls_->serve(); }); }, [] {},
       [](const std::function<bool()>& done, std::chrono::milliseconds) { return done(); }});
@@ -86,6 +93,7 @@ Program::Program(uint32_t number, Choices& choices, Fabric& fabric, Net& net, Or
   pd_ = verbs_.alloc_pd(context_);
   shared_pages_.foreign = choices.once_in(24);
   own_pages_.foreign = choices.once_in(24);
+  shared_pages_.huge = choices.once_in(3);
   register_all();
   const uint32_t cqs = choices.between(1, 3);
   for (uint32_t i = 0; i < cqs; ++i)
@@ -143,6 +151,12 @@ void Program::make_qp(ibv_qp_type type) {
   queue->all_signaled = init.sq_sig_all != 0;
   init.srq = srq_;
   queue->depth = init.cap.max_send_wr;
+  constexpr unsigned write = IBV_ACCESS_REMOTE_WRITE;
+  constexpr unsigned read = IBV_ACCESS_REMOTE_READ;
+  constexpr unsigned atomic = IBV_ACCESS_REMOTE_ATOMIC;
+  constexpr std::array<unsigned, 4> some{write, read, write | read, write | atomic};
+  queue->access =
+      choices_.once_in(3) ? some.at(choices_.below(some.size())) : write | read | atomic;
   queue->extended = choices_.once_in(3);
   create(*queue);
   queues_.push_back(std::move(queue));
@@ -173,10 +187,7 @@ void Program::move_up(Queue& queue) {
   ibv_qp_attr attr{};
   const bool named = queue.transport != Transport::ud; // its peer
   const bool asked = queue.transport == Transport::rc;
-  attr.qp_access_flags =
-      asked   ? IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC
-      : named ? IBV_ACCESS_REMOTE_WRITE
-              : 0;
+  attr.qp_access_flags = asked ? queue.access : named ? IBV_ACCESS_REMOTE_WRITE : 0;
   attr.qp_state = IBV_QPS_INIT;
   verbs_.modify_qp(queue.qp, &attr, IBV_QP_STATE | (named ? IBV_QP_ACCESS_FLAGS : IBV_QP_QKEY));
   attr.qp_state = IBV_QPS_RTR;
@@ -221,6 +232,7 @@ void Program::connect(Program& one, Program& other, size_t n) {
 // What is outstanding is flushed, and when the call has returned nothing lands any more.
 void Program::put_in_error(Queue& queue) {
   oracle_.going(queue.number);
+  queue.peer->hurries_ = choices_.once_in(2);
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_ERR;
   if (verbs_.modify_qp(queue.qp, &attr, IBV_QP_STATE) != 0)
@@ -329,6 +341,9 @@ void Program::wind_up() {
 }
 
 void Program::act() {
+  look_at_leases();
+  if (views_->any() && choices_.once_in(8))
+    return views_->one_goes();
   if (renewals_ != 0 && choices_.once_in(12))
     return renew_key();
   if (next_change_ != nullptr && choices_.once_in(3) && go_on_changing())
@@ -337,7 +352,7 @@ void Program::act() {
     return begin_change(&Program::change_region);
   if (odd_ && choices_.once_in(24))
     return ask_nonsense();
-  if (losses_ != 0 && next_change_ == nullptr && choices_.once_in(12))
+  if ((losses_ != 0 || hurries_) && next_change_ == nullptr && choices_.once_in(hurries_ ? 2 : 12))
     return begin_change(&Program::take_away);
   if ((shared_away_ || away_to_ != 0) && choices_.once_in(6) && give_back())
     return;

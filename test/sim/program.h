@@ -14,6 +14,7 @@
 #include "pages.h"
 #include "registration/recalls.h"
 #include "step.h"
+#include "views.h"
 
 #include "model/edge.h"
 #include "model/verbs.h"
@@ -196,6 +197,7 @@ private:
     uint32_t depth = 0;
     uint32_t open = 0;     // requests that may hold a place
     uint32_t receives = 0; // posted
+    unsigned access = 0;   // that its peer has
     bool all_signaled = false;
     bool failed = false;           // known to be in error
     bool told = false;             // by a completion of a request
@@ -226,6 +228,7 @@ private:
   void renew_key();
   void ask_nonsense();
   bool end_old_key();
+  void end_key(uint32_t key); // by which requests are under way
   void change_region();
   bool may_change_own();
   void take_shared_away();
@@ -233,6 +236,7 @@ private:
   void begin_change(void (Program::*change)());
   bool go_on_changing();
   void take_away();
+  void look_at_leases();
   bool give_back();
   bool is_away(uint32_t slot) const { return slot >= away_from_ && slot < away_to_; }
   uint64_t* shared_at(uint32_t cell) const; // as requests and regions name it
@@ -281,6 +285,7 @@ private:
   Entropy entropy_;
   Service service_{clock_};
   std::shared_ptr<Mappings> mappings_;
+  std::shared_ptr<Views> views_;
   std::shared_ptr<adverb::registration::Recalls> recalls_;
   Words words_;
 
@@ -332,17 +337,22 @@ private:
   uint32_t renewals_;        // times the memory that peers reach may get another key
   bool abrupt_;              // the old one ends with requests outstanding
   uint32_t changes_;         // times a region may be changed by ibv_rereg_mr
-  bool changing_ = false;    // while it is, nobody may use it
+  const bool changes_at_all_ = changes_ != 0;
+  bool changing_ = false; // while it is, nobody may use it
   bool near_changing_ = false;
   bool side_wide_ = false;
   bool near_wide_ = false;
   bool near_lent_ = false;
   bool near_offsets_ = false; // it is named by offsets, not by addresses
-  // What it is about to do to its memory, once what peers have leased is back; null: nothing. It
-  // does without when that takes long.
+  // What it is about to do to its memory, once what peers have leased is back; null: nothing. When
+  // that takes longer than so many looks it goes on: does without, or takes memory away all the
+  // same.
   void (Program::*next_change_)() = nullptr;
   uint32_t looks_ = 0;
-  uint32_t losses_;          // times a piece of its memory may be taken away
+  uint32_t patience_;
+  bool late_ = false;    // while it does what peers that have not given back may not have heard of
+  uint32_t losses_;      // times a piece of its memory may be taken away
+  bool hurries_ = false; // to do so, as a queue pair of its peer's is in error
   bool shared_away_ = false; // a piece of it
   uint32_t away_from_ = 0;   // of its own: slots
   uint32_t away_to_ = 0;     // not this one

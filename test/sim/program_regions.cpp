@@ -3,6 +3,9 @@
 // somebody will, and how they change.
 #include "program.h"
 
+#include "memory/folios.h"
+#include "registration/budget.h"
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -82,6 +85,26 @@ bool Program::follows_addresses(uint32_t key) const {
   return is_it(shared_mr_) || is_it(side_mr_) || std::ranges::any_of(counter_mrs_, is_it);
 }
 
+// No more is leased than there is room for: what is registered with all rights of peers, and not
+// for the program.
+void Program::look_at_leases() {
+  if (changes_at_all_)
+    return; // which of them are the program's nobody knows
+  std::vector<const ibv_mr*> its{shared_mr_, side_mr_, others_mr_};
+  its.insert(its.end(), counter_mrs_.begin(), counter_mrs_.end());
+  its.insert(its.end(), old_mrs_.begin(), old_mrs_.end());
+  uint64_t kept = 0;
+  fabric_.each_reachable(context_, [&](const ibv_mr& mr) {
+    if (!shared_pages_.has(mr.addr) || std::ranges::find(its, &mr) != its.end())
+      return;
+    const uintptr_t grain = shared_pages_.huge ? adverb::memory::huge_page : page;
+    const auto from = reinterpret_cast<uintptr_t>(mr.addr);
+    kept += ((from + mr.length + grain - 1) & ~(grain - 1)) - (from & ~(grain - 1));
+  });
+  if (kept > world.budgets().leasable_bytes())
+    trouble.push_back(std::to_string(kept) + " bytes are kept in place for peers");
+}
+
 // One more region of the same memory, which peers use from here on.
 void Program::renew_key() {
   --renewals_;
@@ -94,6 +117,11 @@ void Program::renew_key() {
   old_mrs_.push_back(std::exchange(shared_mr_, fresh));
 }
 
+void Program::end_key(uint32_t key) {
+  fabric_.ends_keys = true;
+  oracle_.key_ends(number_, key);
+}
+
 // Once no peer uses it any more; or at once, and they get the error.
 bool Program::end_old_key() {
   if (old_mrs_.empty())
@@ -102,7 +130,7 @@ bool Program::end_old_key() {
   if (oracle_.uses_key(number_, old->rkey)) {
     if (!abrupt_ || !choices_.once_in(4))
       return false;
-    oracle_.key_ends(number_, old->rkey);
+    end_key(old->rkey);
   }
   old_mrs_.erase(old_mrs_.begin());
   if (odd_ && !follows(*old) && choices_.once_in(3)) { // the first time
@@ -143,13 +171,17 @@ void Program::begin_change(void (Program::*change)()) {
 }
 
 bool Program::go_on_changing() {
-  constexpr uint32_t looks_max = 40;
   const bool ready = recalls_->all_back(adverb::memory::all_stripes);
-  if (!ready && ++looks_ < looks_max)
+  if (!ready && ++looks_ < patience_)
     return false;
   const auto change = std::exchange(next_change_, nullptr);
-  if (ready)
+  if (!ready)
+    recalls_->overdue(adverb::memory::all_stripes);
+  // Or it was other memory of the same stripe that has changed: nobody is to notice.
+  late_ = !ready && change == &Program::take_away && choices_.once_in(2);
+  if (ready || late_)
     (this->*change)();
+  late_ = false;
   recalls_->end_change(adverb::memory::all_stripes);
   return ready;
 }
@@ -164,7 +196,7 @@ void Program::change_region() {
     if (oracle_.uses_key(number_, key)) {
       if (!abrupt_)
         return;
-      oracle_.key_ends(number_, key);
+      end_key(key);
     }
     side_wide_ = !side_wide_;
     changing_ = true;
@@ -241,7 +273,8 @@ void Program::ask_nonsense() {
 // A piece of its memory, which from here on is not mapped: what peers do there by a region that
 // follows addresses earns the error, and what it does itself from there or to there may.
 void Program::take_away() {
-  --losses_;
+  losses_ -= std::min(losses_, 1U);
+  hurries_ = false;
   if (choices_.once_in(2)) {
     if (!shared_away_)
       take_shared_away();
@@ -254,8 +287,9 @@ void Program::take_shared_away() {
   shared_away_ = true;
   const bool first = choices_.once_in(3); // page
   oracle_.memory_goes(number_, first ? 0 : side_cells,
-                      first ? side_cells : shared_cells - side_cells);
+                      first ? side_cells : shared_cells - side_cells, late_);
   shared_pages_.take_away(first ? 0 : page, page);
+  views_->taken_away(shared_pages_.mine() + (first ? 0 : page), page);
   mappings_->changed(shared_pages_.mine() + (first ? 0 : page), page);
 }
 

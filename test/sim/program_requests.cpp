@@ -27,6 +27,16 @@ Kind carried_by(Transport transport, Kind kind) {
                                                          : Kind::write_imm;
 }
 
+// What the peer's queue pair allows in its place.
+Kind allowed_by(unsigned access, Kind kind) {
+  const bool writes = (access & IBV_ACCESS_REMOTE_WRITE) != 0;
+  const bool reads = (access & IBV_ACCESS_REMOTE_READ) != 0;
+  const bool allowed = kind == Kind::send || (kind == Kind::read && reads) ||
+                       (kind <= Kind::write_imm && writes) ||
+                       (kind == Kind::fetch_add && (access & IBV_ACCESS_REMOTE_ATOMIC) != 0);
+  return allowed ? kind : writes ? Kind::write : reads ? Kind::read : Kind::send;
+}
+
 } // namespace
 
 // Where it goes, by one of the regions there; or by one that does not have it, or not so.
@@ -116,6 +126,8 @@ bool Program::fill(Queue& queue, Operation& operation, ibv_send_wr& wr,
   operation.qp = queue.number;
   const bool reliable = queue.transport == Transport::rc;
   operation.kind = carried_by(queue.transport, habits_.kind());
+  if (reliable)
+    operation.kind = allowed_by(queue.other->access, operation.kind);
   operation.fenced = habits_.fenced();
   operation.target.there = queue.peer->number_;
   operation.target.count = habits_.empty()   ? 0

@@ -43,18 +43,36 @@ constexpr std::array policies = {
     R"({"match": {"access": ["local_only"]}, "register": "none"}, {"register": "elastic"})",
     R"({"match": {"max_size": "1KiB"}, "register": "pinned"}, {"register": "elastic"})",
     R"({"match": {"max_size": "1KiB"}, "register": "none"}, {"register": "elastic"})",
+    R"({"register": "np"})",
+    R"({"register": "np"}, {"copy_below": "64B"})",
+    R"({"match": {"access": ["local_only"]}, "register": "pinned"}, {"register": "np"})",
+    R"({"match": {"max_size": "1KiB"}, "register": "pinned"}, {"register": "np"})",
+    R"({"match": {"max_size": "1KiB"}, "register": "elastic"}, {"register": "np"})",
+    R"({"match": {"max_size": "1KiB"}, "register": "np"}, {"register": "none"})",
+    // Not all that is used again and again has room as a lease.
+    R"({"register": "elastic"})",
+    R"({"match": {"access": ["local_only"]}, "register": "none"}, {"register": "elastic"},
+       {"copy_below": "64B"})",
+    R"({"register": "elastic"}, {"copy_below": "1KiB"})",
     // As few windows and as little staging as may be.
     R"({"register": "none"}, {"copy_below": "1KiB"})",
     R"({"match": {"access": ["local_only"]}, "register": "none"}, {"register": "pinned"})",
 };
 constexpr uint32_t tight = policies.size() - 2; // from this one on
+constexpr uint32_t narrow = tight - 3;          // the same
+// Half of it may be leased: the larger region lies on two pages, the smaller on one, or on a huge
+// one each.
+constexpr std::array narrow_budgets = {"16KiB", "32KiB", "4MiB"};
 
 constexpr uint32_t policies_all = 2 * policies.size();
 
 std::string text_of(uint32_t which) {
-  const char* const limits = which / 2 < tight
-                                 ? R"("pinned_budget": "16MiB", )"
-                                 : R"("pinned_budget": "4KiB", "staging": "128KiB", )";
+  std::string limits = R"("pinned_budget": "16MiB", )";
+  if (which / 2 >= tight)
+    limits = R"("pinned_budget": "4KiB", "staging": "128KiB", )";
+  else if (which / 2 >= narrow)
+    limits =
+        R"("pinned_budget": ")" + std::string(narrow_budgets.at(which / 2 - narrow)) + R"(", )";
   return std::string(R"({"version": 1, )") + limits + R"("rules": [)" + policies.at(which / 2) +
          (which % 2 == 0 ? "" : R"(, {"order": "relaxed"})") + "]}";
 }
@@ -98,6 +116,7 @@ public:
     fabric_.roomy = choices.once_in(2);
     fabric_.alike = choices.once_in(6);
     fabric_.stops_sends = choices.once_in(2);
+    fabric_.trails = choices.once_in(2);
     if (choices.once_in(12))
       fabric_.longest = 1024;
     fabric_.windows = choices.below(2) * choices.below(12);
@@ -147,6 +166,7 @@ public:
     const uint32_t loss = choices_.once_in(10) && !net_.wires ? 20 * choices_.between(1, 20) : 0;
     const uint32_t lies =
         choices_.once_in(12) && !net_.wires ? 20 * choices_.between(1, 10) : 0; // from then on
+    const bool leisurely = choices_.once_in(4); // terms of leases go by meanwhile
     // Times that all channels end, and others are made.
     uint32_t parts = choices_.once_in(10) && !net_.wires ? choices_.between(1, 3) : 0;
     const uint32_t apart = 20 * choices_.between(1, 8);
@@ -165,19 +185,21 @@ public:
         net_.wires->cut();
       }
       if (loss != 0 && steps_ == loss) {
-        oracle_.parted();
+        part();
         net_.lose();
       }
       if (parts != 0 && steps_ % apart == 0) {
         --parts;
-        oracle_.parted();
+        part();
         net_.part();
         for (const auto& program : programs_)
           program->empty_all();
       }
       if (lies != 0 && steps_ == lies) {
-        oracle_.parted();
-        net_.corrupt(service_of(choices_.below(2)));
+        part();
+        const uint32_t liar = choices_.below(2);
+        oracle_.lies(liar);
+        net_.corrupt(service_of(liar));
       }
       if (net_.lies() && choices_.once_in(16))
         net_.lie();
@@ -187,7 +209,8 @@ public:
           program->let_time_pass();
       // What waits for a peer that was lost, or for the device to have room, or for a slot, goes on
       // after a while, and nothing else may.
-      if ((net_.lost() || net_.parted() || net_.lies() || net_.proves() || fabric_.crowded) &&
+      if ((net_.lost() || net_.parted() || net_.lies() || net_.proves() || fabric_.crowded ||
+           leisurely) &&
           !net_.wires && choices_.once_in(8) &&
           std::ranges::none_of(programs_, [](const auto& p) { return p->is_taking_down(); }))
         for (const auto& program : programs_)
@@ -229,6 +252,10 @@ public:
   }
 
 private:
+  void part() {
+    oracle_.parted();
+    fabric_.ends_keys = true; // those of leases, a minute later
+  }
   bool broken() const {
     return !oracle_.findings().empty() || !fabric_.misuse.empty() || !net_.misuse.empty() ||
            !programs_[0]->trouble.empty() || !programs_[1]->trouble.empty();

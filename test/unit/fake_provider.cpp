@@ -13,8 +13,11 @@ ibv_mr* add(ibv_pd* pd, void* addr, size_t length, uint64_t iova, unsigned acces
   uint64_t bytes = length;
   for (const auto& [key, region] : fake->regions)
     bytes += region->mr.length;
-  if (fake->refuse_regions != 0 || bytes > fake->limit) {
-    errno = fake->refuse_regions != 0 ? fake->refuse_regions : ENOMEM;
+  const int refused = (access & IBV_ACCESS_ON_DEMAND) != 0 && fake->refuse_on_demand != 0
+                          ? fake->refuse_on_demand
+                          : fake->refuse_regions;
+  if (refused != 0 || bytes > fake->limit) {
+    errno = refused != 0 ? refused : ENOMEM;
     return nullptr;
   }
   ++fake->registered;
@@ -67,6 +70,17 @@ int rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* addr, size_t length, int a
   return 0;
 }
 
+int query_device_ex(ibv_context* /*context*/, const ibv_query_device_ex_input* /*input*/,
+                    ibv_device_attr_ex* attr, size_t size) {
+  if (size < sizeof *attr)
+    return EINVAL;
+  ++fake->queries;
+  *attr = {};
+  attr->odp_caps = fake->odp;
+  attr->orig_attr.vendor_id = fake->vendor;
+  return 0;
+}
+
 ibv_pd* alloc_pd(ibv_context* context) {
   return new ibv_pd{context, 100};
 }
@@ -101,6 +115,9 @@ FakeProvider::FakeProvider() {
     abort();
   fake = this;
   context.device = &device;
+  context.abi_compat = __VERBS_ABI_IS_EXTENDED;
+  extended.sz = sizeof extended;
+  extended.query_device_ex = query_device_ex;
   context.ops.alloc_mw = alloc_mw;
   context.ops.dealloc_mw = dealloc_mw;
   pd.context = other_pd.context = &context;

@@ -41,6 +41,10 @@ struct FakeProvider {
   ibv_pd other_pd{};
 
   int refuse_regions = 0;            // errno of every registration
+  int refuse_on_demand = 0;          // of those with IBV_ACCESS_ON_DEMAND
+  ibv_odp_caps odp{};                // what the device says of on-demand paging
+  uint32_t vendor = 0;               // what it says of who made it
+  uint64_t queries = 0;              // times it was asked
   uint64_t limit = UINT64_MAX;       // bytes registered at a time; beyond, ENOMEM
   std::function<void()> on_register; // called before anything is done
   int refuse_windows = 0;            // of every memory window

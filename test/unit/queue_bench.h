@@ -60,11 +60,13 @@ struct Device final : QpLane::Device {
   bool take_marker() override { return true; }
   void marker_landed() override {}
   void aside_landed(bool) override {}
+  void executed_again() override { ++again; }
   void request_drain() override {}
 
   std::deque<ibv_send_wr> posted;
   std::optional<uint64_t> refuse;
   int calls = 0;
+  int again = 0; // requests that had landed already
   bool keep = true;
 };
 
@@ -98,6 +100,7 @@ struct Stand {
   int pieces = 1; // a request goes out in so many turns
   bool short_of_memory = false;
   int returned = 0;
+  int misses = 0; // so many landings, the next ones, are not what is there
   std::vector<uint64_t> landed;
 };
 inline Stand* stand = nullptr;
@@ -127,12 +130,23 @@ struct Soft final : Way {
 };
 
 struct Hard final : Way {
-  Lane& lane(const Request&) override { return stand->seat->device; }
+  Lane& lane(const Request& r) override {
+    return r.missed ? static_cast<Lane&>(*stand->lane) : stand->seat->device;
+  }
   Step issue(Request& r, int&) override {
-    stand->seat->device.post(r, r.wr, 0, *this);
+    if (r.missed)
+      stand->lane->put(r);
+    else
+      stand->seat->device.post(r, r.wr, 0, *this);
     return Step::issued;
   }
-  void landed(Request& r) override { stand->landed.push_back(r.seq); }
+  void landed(Request& r) override {
+    stand->landed.push_back(r.seq);
+    if (stand->misses != 0) {
+      --stand->misses;
+      stand->seat->carrier.missed(r);
+    }
+  }
   void returned(Request&) override { ++stand->returned; }
 };
 

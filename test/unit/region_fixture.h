@@ -8,6 +8,7 @@
 #include "registration/regions.h"
 #include "test_world.h"
 
+#include <cassert>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -77,7 +78,11 @@ struct Fixture {
     return {memory.address() + offset, length, mr->lkey};
   }
   int localize(ibv_sge& sge, Hold& hold, unsigned rights = 0, bool copy_in = true) {
-    return regions.localize(&device.pd, staging, copy_below, rights, copy_in, !copy_in, sge, hold);
+    if (!copy_in) {
+      assert(rights == write_right); // a receive
+      return regions.localize_receive(&device.pd, staging, copy_below, Behind::ask, 1, sge, hold);
+    }
+    return regions.localize(&device.pd, staging, copy_below, rights, true, sge, hold);
   }
 
   // By a policy that wants `chosen`.

@@ -20,6 +20,7 @@ using adverb::memory::Maps;
 Mapping mapping_of(uintptr_t start, size_t length, bool writable) {
   const Mapping asked = adverb::memory::mapping_of(start, length, writable);
   CHECK(adverb::memory::mapping_of(start, length, writable, Maps::read) == asked);
+  CHECK(adverb::memory::mapping_of(start, length, writable, Maps::tried) == asked);
   return asked;
 }
 

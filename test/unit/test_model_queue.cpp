@@ -362,6 +362,29 @@ TEST_CASE("answers of a request that is chosen again do not count", "[queue]") {
   CHECK(b.device.posted.size() == 1);
 }
 
+TEST_CASE("a READ whose landing is not good is asked for, and READs behind it are read again",
+          "[queue]") {
+  Bench b;
+  b.stand_.misses = 1;
+  b.post_list({IBV_WR_RDMA_READ, IBV_WR_RDMA_READ, IBV_WR_SEND});
+  REQUIRE(b.device.posted.size() == 3);
+  b.land(0);
+  CHECK(b.ring.at(0).stage == Stage::carried);
+  CHECK(b.soft.busy());
+  b.land(1); // which may be older than what the first is to bring
+  b.land(2);
+  CHECK(b.completions.empty());
+  CHECK(b.device.again == 1);
+  b.answer(0);
+  CHECK(b.statuses() == std::vector{IBV_WC_SUCCESS});
+  REQUIRE(b.device.posted.size() == 4);
+  CHECK(b.device.posted.back().opcode == IBV_WR_RDMA_READ);
+  b.land(1);
+  CHECK(b.statuses() == std::vector(3, IBV_WC_SUCCESS));
+  CHECK(b.ring.empty());
+  CHECK(b.stand_.landed == std::vector<uint64_t>{0, 2, 1});
+}
+
 TEST_CASE("RESET forgets everything and starts afresh", "[queue]") {
   Bench b;
   b.post(IBV_WR_SEND);

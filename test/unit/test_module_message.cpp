@@ -78,7 +78,7 @@ Message region() {
   out.u32(ADVERB_ATTR_PID, 1234).u32(ADVERB_ATTR_UID, 1000).u32(ADVERB_ATTR_REGION, 1);
   out.attribute(ADVERB_ATTR_PAD, nullptr, 0).u64(ADVERB_ATTR_START, 0x7f0000001000);
   out.u64(ADVERB_ATTR_LENGTH, 1 << 20).u32(ADVERB_ATTR_EXTENTS, 2).u32(ADVERB_ATTR_ATTACHMENTS, 3);
-  out.u64(ADVERB_ATTR_CHARGED_PAGES, 4);
+  out.u64(ADVERB_ATTR_CHARGED_PAGES, 4).u32(ADVERB_ATTR_DESTROYED, 1);
   return add_counts(out, 100);
 }
 
@@ -110,6 +110,7 @@ TEST_CASE("a region's message is read field by field", "[module]") {
   CHECK(out.extents == 2);
   CHECK(out.attachments == 3);
   CHECK(out.charged_pages == 4);
+  CHECK(out.destroyed);
   for (size_t i = 0; i < out.counts.size(); ++i)
     CHECK(out.counts[i] == 100 + i);
 }

@@ -152,6 +152,36 @@ struct Host {
 
 } // namespace
 
+TEST_CASE("what backend odp can do on a device is told with what that lacks") {
+  ibv_device_attr_ex device{};
+  auto& caps = device.odp_caps;
+  CHECK(on_demand_by(device) ==
+        "backend odp would pin all regions: the device has no on-demand paging");
+  caps.general_caps = IBV_ODP_SUPPORT;
+  auto& rc = caps.per_transport_caps.rc_odp_caps;
+  rc = IBV_ODP_SUPPORT_WRITE;
+  CHECK(on_demand_by(device) == "backend odp would pin all regions: the device does not SEND from "
+                                "on-demand memory by RC");
+  rc |= IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_READ;
+  CHECK(on_demand_by(device) ==
+        "backend odp registers regions on demand, but not those with LOCAL_WRITE, as the device "
+        "does not RECV to on-demand memory by SRQs; none once the program has a UC or UD queue "
+        "pair");
+  rc |= IBV_ODP_SUPPORT_SRQ_RECV; // as mlx5
+  caps.per_transport_caps.ud_odp_caps =
+      IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
+  CHECK(on_demand_by(device) ==
+        "backend odp registers regions on demand, but not those with REMOTE_ATOMIC, as the device "
+        "does no ATOMIC on on-demand memory by RC; none once the program has a UC queue pair");
+  rc |= IBV_ODP_SUPPORT_ATOMIC;
+  caps.per_transport_caps.uc_odp_caps =
+      IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE;
+  CHECK(on_demand_by(device) == "backend odp registers regions on demand");
+  device.orig_attr.vendor_id = 0xffffff;
+  CHECK(on_demand_by(device) ==
+        "backend odp would pin all regions: soft-RoCE misplaces bytes of on-demand memory");
+}
+
 TEST_CASE("a peer is an address with or without a port", "[doctor]") {
   PeerAddress peer;
   peer.port = 7;

@@ -6,8 +6,11 @@
 #include "observe/log.h"
 #include "observe/page.h"
 
+#include <array>
 #include <cerrno>
 #include <csignal>
+#include <fcntl.h>
+#include <sys/socket.h>
 #include <thread>
 #include <vector>
 
@@ -130,6 +133,29 @@ TEST_CASE("a descriptor number the program took over is never written to", "[obs
       dup2(mine, fd);
     process.log.info("after");
     return process.counters.value(Counter::log_dropped) == 1 ? 0 : 1;
+  });
+  CHECK(child.finish() == 0);
+  CHECK(slurp(box.file("data")).empty());
+  CHECK(lines(slurp(box.file("log"))) == 1);
+}
+
+TEST_CASE("a socket or file that has become the program's descriptor 2 is never written to",
+          "[observe]") {
+  Sandbox box;
+  Child child([&box](Child&) {
+    process.log.open(LogLevel::info);
+    std::array<int, 2> sockets{};
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, sockets.data()) != 0)
+      return 2;
+    dup2(sockets[0], STDERR_FILENO);
+    process.log.info("for nobody");
+    std::array<char, 1> byte{};
+    const bool silent = recv(sockets[1], byte.data(), byte.size(), MSG_DONTWAIT) < 0;
+    dup2(open(box.file("data").c_str(), O_CREAT | O_RDWR, 0600), STDERR_FILENO);
+    process.log.info("for nobody");
+    dup2(open(box.file("log").c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600), STDERR_FILENO);
+    process.log.info("for the log");
+    return silent && process.counters.value(Counter::log_dropped) == 2 ? 0 : 1;
   });
   CHECK(child.finish() == 0);
   CHECK(slurp(box.file("data")).empty());

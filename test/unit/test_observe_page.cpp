@@ -8,7 +8,11 @@
 #include "observe/page.h"
 #include "observe/snapshot.h"
 
+#include <climits>
 #include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <pthread.h>
 #include <thread>
 #include <vector>
 
@@ -295,4 +299,51 @@ TEST_CASE("a directory without room costs the page, not the program", "[observe]
   CHECK(child.finish() == 0);
   CHECK(box.files() == 0);
   CHECK(child.err.find("no shared page") != std::string::npos);
+}
+
+TEST_CASE("who makes a page for a process that is another's, or no more, names nobody",
+          "[observe]") {
+  Sandbox box;
+  const auto own = own_page_name();
+  REQUIRE(own);
+  const auto named = [&](const PageName& name, bool links = false) {
+    const auto path = box.path / name.text();
+    if (links)
+      std::filesystem::create_symlink("/dev/null", path);
+    else
+      std::ofstream(path) << "page";
+    const auto found = processes_with_pages({box.path.string()});
+    std::filesystem::remove(path);
+    return !found.empty();
+  };
+  CHECK(named(*own));
+  CHECK_FALSE(named(*own, true));
+  CHECK_FALSE(named({own->uid, own->pid, own->start_time + 1}));
+  CHECK_FALSE(named({own->uid + 1, own->pid, own->start_time})); // whose file it is not
+  if (geteuid() != 0)
+    return;
+  // A file of somebody else's, as he may make it.
+  const PageName his{own->uid + 1, own->pid, own->start_time};
+  const auto path = box.path / his.text();
+  std::ofstream(path) << "page";
+  REQUIRE(chown(path.c_str(), his.uid, his.uid) == 0);
+  CHECK(processes_with_pages({box.path.string()}).empty());
+}
+
+TEST_CASE("a thread with the smallest stack can be the first to use verbs", "[observe]") {
+  pthread_attr_t small;
+  REQUIRE(pthread_attr_init(&small) == 0);
+  REQUIRE(pthread_attr_setstacksize(&small, PTHREAD_STACK_MIN) == 0);
+  bool named = false;
+  pthread_t thread{};
+  REQUIRE(pthread_create(
+              &thread, &small,
+              [](void* named_) -> void* {
+                *static_cast<bool*>(named_) = own_page_name().has_value();
+                return nullptr;
+              },
+              &named) == 0);
+  pthread_join(thread, nullptr);
+  pthread_attr_destroy(&small);
+  CHECK(named);
 }

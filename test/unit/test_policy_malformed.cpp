@@ -191,14 +191,11 @@ const std::vector<Case> actions = {
     {"regster", rules(R"({"regster": "none"})"), "/rules/0/regster", "unknown key",
      "\"register\"?"},
     {"pined", rules(R"({"register": "pined"})"), "/rules/0/register",
-     "expected \"pinned\", \"none\" or \"elastic\", got \"pined\"", "did you mean \"pinned\"?"},
+     "expected \"pinned\", \"none\", \"elastic\", \"odp\" or \"np\", got \"pined\"",
+     "did you mean \"pinned\"?"},
     {"None", rules(R"({"register": "None"})"), "/rules/0/register", "got \"None\"", "\"none\"?"},
     {"register null", rules(R"({"register": null})"), "/rules/0/register", "got null", ""},
     {"register false", rules(R"({"register": false})"), "/rules/0/register", "got false", ""},
-    {"odp", rules(R"({"register": "odp"})"), "/rules/0/register",
-     "\"odp\" is not available in this version of adverb",
-     "use \"pinned\", \"none\" or \"elastic\""},
-    {"np", rules(R"({"register": "np"})"), "/rules/0/register", "\"np\" is not available", ""},
     {"peers automatic", rules(R"({"peers": "automatic"})"), "/rules/0/peers",
      "expected \"auto\" or \"none\"", ""},
     {"peers as a list", rules(R"({"peers": ["auto"]})"), "/rules/0/peers", "got a list", ""},
@@ -304,7 +301,7 @@ TEST_CASE("the table holds more than a hundred malformed policies") {
 
 TEST_CASE("all errors of a file are reported, in the order of the file") {
   const Loaded loaded = load_text(R"({"version": 1, "zebra": 0, "staging": "1KB",
-    "rules": [{"register": "np"}, {"match": {"peer": "::/0"}, "register": "none"}, {}]})",
+    "rules": [{"register": "no"}, {"match": {"peer": "::/0"}, "register": "none"}, {}]})",
                                   "FILE");
   std::vector<std::string> pointers;
   for (const Error& error : loaded.errors)

@@ -60,6 +60,11 @@ TEST_CASE("without rules a policy leaves regions pinned, asks peers and keeps or
   CHECK_FALSE(policy->pinned_budget());
 }
 
+TEST_CASE("a budget is a size, or as by default where it is said to be automatic") {
+  CHECK(load(R"({"version": 1, "pinned_budget": "16MiB"})")->pinned_budget() == 16u << 20);
+  CHECK_FALSE(load(R"({"version": 1, "pinned_budget": "auto"})")->pinned_budget());
+}
+
 TEST_CASE("access matches the remote rights of a region, whatever other bits it has") {
   const auto policy = load_rules(R"(
     {"match": {"access": ["remote_write"]}, "register": "none"},
@@ -157,6 +162,7 @@ TEST_CASE("may_unpin is false only when no region of the device can be unpinned"
   CHECK_FALSE(policy->may_unpin("mlx5_7"));
   CHECK(policy->may_unpin("rxe0"));
   CHECK_FALSE(policy->may_unpin("siw0"));
+  CHECK(load_rules(R"({"register": "odp"})")->may_unpin("siw0"));
 }
 
 TEST_CASE("idle holds only when neither regions nor peers can be touched") {
@@ -166,6 +172,7 @@ TEST_CASE("idle holds only when neither regions nor peers can be touched") {
   CHECK(idle(R"({"match": {"program": "other"}, "register": "none"}, {"peers": "none"})"));
   CHECK(idle(R"({"match": {"device": "*"}, "peers": "none"})"));
   CHECK_FALSE(idle(R"({"register": "none", "peers": "none"})"));
+  CHECK_FALSE(idle(R"({"register": "odp", "peers": "none"})"));
   CHECK_FALSE(idle(R"({"match": {"device": "rxe*"}, "peers": "none"})"));
   CHECK_FALSE(idle(R"({"match": {"qp_type": ["RC"]}, "peers": "none"})"));
   CHECK_FALSE(idle(R"({"match": {"qp_type": ["RC"]}, "peers": "auto"}, {"peers": "none"})"));
@@ -181,6 +188,7 @@ TEST_CASE("a policy that unpins what no peer will ever reach says so") {
                          {"peers": "none"})"));
   CHECK_FALSE(strands(R"({"register": "none"}, {"match": {"qp_type": ["UD"]}, "peers": "none"})"));
   CHECK_FALSE(strands(R"({"register": "pinned", "peers": "none"})"));
+  CHECK_FALSE(strands(R"({"register": "odp", "peers": "none"})")); // peers need no adverb
 }
 
 TEST_CASE("hits name the rule and its place in the file, also after rules for other programs") {

@@ -168,8 +168,7 @@ TEST_CASE("an element that a device would refuse is left for the device to refus
   const ibv_sge before = sge;
   Hold hold;
   CHECK(f.localize(sge, hold, write_right, false) == 0); // it may only be read
-  CHECK(f.regions.localize(&f.device.other_pd, f.staging, copy_below, 0, true, false, sge, hold) ==
-        0);
+  CHECK(f.regions.localize(&f.device.other_pd, f.staging, copy_below, 0, true, sge, hold) == 0);
   CHECK(same(sge, before));
   CHECK_FALSE(hold);
   CHECK(f.device.registered == 0);

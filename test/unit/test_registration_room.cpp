@@ -39,10 +39,10 @@ TEST_CASE("what nobody uses makes room for what is needed, whatever the budget s
     REQUIRE_FALSE(others.add(others.backend(*policy::find_backend("none")), f.wanted(), other));
     ibv_sge sge{f.memory.address(), 2 * page, other->lkey};
     Hold second;
-    REQUIRE(others.localize(&f.device.pd, f.staging, copy_below, 0, true, false, sge, second) == 0);
+    REQUIRE(others.localize(&f.device.pd, f.staging, copy_below, 0, true, sge, second) == 0);
     ibv_sge more{f.memory.address() + 2 * page, 2 * page, other->lkey};
     Hold third;
-    CHECK(others.localize(&f.device.pd, f.staging, copy_below, 0, true, false, more, third) ==
+    CHECK(others.localize(&f.device.pd, f.staging, copy_below, 0, true, more, third) ==
           ENOMEM); // all is in use
     others.release(f.staging, second);
     others.remove(other);
@@ -138,4 +138,21 @@ TEST_CASE("what the policy says may be pinned stays that, and is not looked at a
   f.bench.service.pass(std::chrono::seconds(5));
   f.bench.world.budgets().look_again();
   CHECK(f.bench.service.tasks.empty());
+}
+
+TEST_CASE("memory is looked at while peers have leases, though they ask for nothing") {
+  Fixture f(R"("staging": "1MiB")");
+  Budgets& budgets = f.bench.world.budgets();
+  auto& service = f.bench.service;
+  REQUIRE(budgets.take_leased(page));
+  for (int look = 0; look < 3; ++look) {
+    service.pass(Budgets::looks_each);
+    budgets.look_again();
+    CHECK(service.tasks.empty()); // it has just been done
+  }
+  budgets.give_leased(page);
+  service.pass(2 * Budgets::looks_each);
+  budgets.look_again();
+  CHECK(service.tasks.size() == 1);
+  CHECK(service.timers.empty());
 }

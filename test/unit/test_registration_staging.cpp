@@ -96,8 +96,37 @@ TEST_CASE("blocks are as large as asked for and do not overlap") {
     end = to;
   }
   CHECK(taken.size() == blocks.size());
-  CHECK_FALSE(staging.take(Staging::block_max + 1));
   give_all(staging, blocks);
+}
+
+TEST_CASE(
+    "a block above a slab's size has a slab of its own while there is room, and none beyond") {
+  const Device device;
+  Staging staging(device.world(), device.pd);
+  const size_t most = device.world().budgets().staging_bytes() / 2;
+  auto small = take_all(staging, 256);
+  CHECK_FALSE(staging.take(Staging::block_max + 1));
+  give_all(staging, small); // and their slabs make room
+  CHECK_FALSE(staging.take(most + 1));
+  const Block large = staging.take(most);
+  REQUIRE(large);
+  std::fill_n(large.data, most, std::byte{1});
+  CHECK_FALSE(staging.take(256));
+  staging.give(large);
+  const Block again = staging.take(most - 4096);
+  CHECK(again.data == large.data); // the same
+  staging.give(again);
+  CHECK(staging.take(256));
+}
+
+TEST_CASE("blocks of a power of two bytes pin no more than was asked for") {
+  const Device device;
+  for (size_t size = 256; size <= Staging::block_max; size *= 2) {
+    Staging staging(device.world(), device.pd);
+    auto blocks = take_all(staging, size);
+    CHECK(blocks.size() == device.world().budgets().staging_bytes() / 2 / size);
+    give_all(staging, blocks);
+  }
 }
 
 TEST_CASE("slabs of one size make room for another when they are empty, not before") {
@@ -247,8 +276,7 @@ TEST_CASE("an element whose region died under it is not delivered") {
   REQUIRE(mr != nullptr);
   ibv_sge sge{reinterpret_cast<uint64_t>(memory.data()), 100, mr->lkey};
   Hold hold;
-  REQUIRE(regions.localize(device.pd, staging, 16384, IBV_ACCESS_LOCAL_WRITE, false, true, sge,
-                           hold) == 0);
+  REQUIRE(regions.localize_receive(device.pd, staging, 16384, Behind::ask, 1, sge, hold) == 0);
   REQUIRE(hold.block);
   hold.block.data[99] = std::byte{7};
   CHECK(regions.deliver(device.pd, hold, 100));

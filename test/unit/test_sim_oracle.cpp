@@ -351,6 +351,25 @@ TEST_CASE("what is mapped no more refuses who follows addresses") {
   }
 }
 
+TEST_CASE("memory that goes before peers have given it back may refuse them, or have its pages") {
+  History h;
+  const bool late = GENERATE(true, false);
+  h.oracle.memory_goes(1, 0, 1, late);
+  h.next(Kind::write, 0).follows = true;
+  h.oracle.posted(h.operation);
+  SECTION("well") {
+    h.complete(h.id);
+    CHECK(h.end(101).empty() == late);
+  }
+  SECTION("refused") {
+    h.complete(h.id, Status::remote_access);
+    CHECK(h.end().empty());
+  }
+  SECTION("it comes back without waiting for that") {
+    CHECK(h.oracle.memory_returns(1) == late);
+  }
+}
+
 TEST_CASE("atomics count each other") {
   History h;
   const auto one = h.post(Kind::fetch_add, 1);

@@ -68,6 +68,37 @@ TEST_CASE("nobody hears of an unreliable request's refusal, and it has no effect
   }
 }
 
+TEST_CASE("memory stays away while an unreliable request of a queue pair that has gone may come") {
+  History h(Transport::uc);
+  h.oracle.memory_goes(1, 0, 1);
+  h.next(Kind::write, 0).follows = true;
+  h.oracle.posted(h.operation);
+  SECTION("that completed is known to be refused") {
+    h.complete(1);
+    h.oracle.gone(0, {0, 0});
+    CHECK(h.oracle.memory_returns(1));
+  }
+  SECTION("that did not may be on its way") {
+    h.oracle.gone(0, {0, 0});
+    CHECK_FALSE(h.oracle.memory_returns(1));
+  }
+}
+
+TEST_CASE("what a liar denies to have carried out may come to it a second time, if unreliably") {
+  const auto transport = GENERATE(Transport::uc, Transport::rc);
+  const bool is_liar = GENERATE(true, false);
+  History h(transport);
+  const auto one = h.post(Kind::write);
+  h.oracle.lies(is_liar ? 1 : 0);
+  h.oracle.emptied(1, 0, 101);
+  h.complete(one);
+  const auto finding = h.end(101);
+  if (is_liar && transport == Transport::uc)
+    CHECK(finding.empty());
+  else
+    CHECK(says(finding, "carried out a second time"));
+}
+
 TEST_CASE("an unreliable request completes without error while its queue pair is well") {
   History h(Transport::uc);
   h.complete(h.post(Kind::write), Status::remote_access);

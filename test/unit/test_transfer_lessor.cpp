@@ -7,6 +7,7 @@
 #include "transfer/lessor.h"
 #include "transfer/protocol.h"
 #include "transfer/responder.h"
+#include "transfer/target.h"
 
 #include <chrono>
 #include <functional>
@@ -32,7 +33,6 @@ struct Owner : region_test::Fixture {
     bench.world.parts.recalls.put(recalls);
     madvise(table.memory, table.bytes, MADV_NOHUGEPAGE);
     memset(table.memory, 1, table.bytes);
-    ibv_mr* mr = nullptr;
     REQUIRE_FALSE(regions.add(backend("elastic"),
                               {&device.pd, table.memory, table.bytes, table.address(),
                                region_test::all_rights, registration::Wanted::Verb::reg_mr},
@@ -42,10 +42,16 @@ struct Owner : region_test::Fixture {
   uint64_t at(size_t i) const { return ((table.address() + part - 1) & ~(part - 1)) + i * part; }
 
   std::shared_ptr<Recalls> recalls = std::make_shared<Recalls>(Recalls::Hooks{
-      [this] { ++wakes; }, [] {},
+      [this] { ++wakes; },
+      [this] {
+        if (on_back)
+          on_back();
+      },
       [](const std::function<bool()>& done, std::chrono::milliseconds) { return done(); }});
   int wakes = 0;
+  std::function<void()> on_back;
   region_test::Mapped table{64 * part};
+  ibv_mr* mr = nullptr;
   uint32_t key = 0;
 };
 
@@ -126,6 +132,69 @@ TEST_CASE("who is alone may lease all that may be, and then one in place of anot
   CHECK(peer.asks(3) == Status::full);
 }
 
+// Who waits may hold a lock of the allocator that the provider needs for that.
+TEST_CASE("who waits for a lease is let go before it is deregistered") {
+  Owner owner;
+  Peer peer(owner);
+  const size_t before = owner.device.regions.size();
+  REQUIRE(peer.asks(0) == Status::ok);
+  size_t when_let_go = 0;
+  owner.on_back = [&] { when_let_go = owner.device.regions.size(); };
+  owner.recalls->begin_change(memory::all_stripes);
+  peer.yields(peer.numbers[0]);
+  CHECK(when_let_go == before + 1);
+  CHECK(owner.device.regions.size() == before);
+  owner.recalls->end_change(memory::all_stripes);
+}
+
+TEST_CASE("windows and leases together stay within the budget, whichever come first") {
+  Owner owner;
+  Peer peer(owner);
+  const auto pinned = [&] {
+    return owner.bench.world.counters.value(observe::Gauge::pinned_bytes);
+  };
+  const int64_t before = pinned(); // of keys and such
+  const auto send_from = [&](size_t i) {
+    ibv_sge sge{owner.at(i), part, owner.mr->lkey};
+    registration::Hold hold;
+    REQUIRE(owner.localize(sge, hold) == 0);
+    owner.regions.release(owner.staging, hold);
+  };
+  for (size_t i = 0; i < 2 * parts; ++i)
+    send_from(20 + i);
+  CHECK(pinned() - before == 1 << 20); // all of it, as nothing is leased
+  for (size_t i = 0; i < parts; ++i)
+    REQUIRE(peer.asks(i) == Status::ok);
+  CHECK(pinned() - before == 1 << 20);
+  for (size_t i = 0; i < 2 * parts; ++i)
+    send_from(20 + i);
+  CHECK(pinned() - before == 1 << 20);
+  for (const uint32_t number : peer.numbers)
+    peer.yields(number);
+  for (size_t i = 0; i < 2 * parts; ++i)
+    send_from(20 + i);
+  CHECK(pinned() - before == 1 << 20);
+}
+
+TEST_CASE("what is in use when leases take its room counts as beyond the budget") {
+  Owner owner;
+  Peer peer(owner);
+  const auto value = [&](observe::Gauge gauge) { return owner.bench.world.counters.value(gauge); };
+  std::vector<registration::Hold> posted;
+  for (size_t i = 0; i < 16; ++i) {
+    ibv_sge sge{owner.at(20 + i), part, owner.mr->lkey};
+    REQUIRE(owner.localize(sge, posted.emplace_back(), IBV_ACCESS_LOCAL_WRITE, false) == 0);
+  }
+  const int64_t before = value(observe::Gauge::recv_forced_bytes);
+  for (size_t i = 0; i < parts; ++i)
+    REQUIRE(peer.asks(i) == Status::ok);
+  CHECK(value(observe::Gauge::recv_forced_bytes) - before == value(observe::Gauge::leased_bytes));
+  CHECK(value(observe::Gauge::forced_peak_bytes) >= value(observe::Gauge::recv_forced_bytes));
+  for (auto& hold : posted)
+    owner.regions.release(owner.staging, hold);
+  CHECK(value(observe::Gauge::recv_forced_bytes) == 0);
+}
+
 TEST_CASE("who has less than its share has others give back what they have beyond theirs") {
   Owner owner;
   Peer first(owner);
@@ -158,6 +227,22 @@ TEST_CASE("who has asked once and comes no more has no share for long") {
   CHECK(first.asks(30) == Status::full);
   owner.bench.service.pass(transfer::Lessor::asks_again);
   CHECK(first.asks(30) == Status::ok);
+}
+
+TEST_CASE("what is out when a link is lost ends with the last queue pair that it may come by") {
+  Owner owner;
+  Peer gone(owner);
+  for (size_t i = 0; i < parts; ++i)
+    REQUIRE(gone.asks(i) == Status::ok);
+  std::shared_ptr<transfer::LeftLeases> kept;
+  {
+    const std::lock_guard hold(gone.progress.lock());
+    kept = gone.lessor->close();
+  }
+  Peer next(owner);
+  CHECK(next.asks(0) == Status::fault);
+  kept.reset();
+  CHECK(next.asks(0) == Status::ok);
 }
 
 TEST_CASE("who does not give back holds a change up once, and is leased nothing meanwhile") {
@@ -235,29 +320,26 @@ struct Bound final : transfer::Target {
   Owner& owner;
 };
 
-TEST_CASE(
-    "what a peer gives back for another is back, though the queue pair it asks by has ended") {
-  Owner owner;
-  Bound target(owner);
-  transfer::Targets targets;
-  targets.add(1, &target);
-  FakeProgress progress;
-  const auto channel = std::make_shared<FakeChannel>(
-      progress, link::Channel::Role::server,
-      FakeChannel::Size{.message_max = 4096, .version = transfer::version_leases});
-  const auto protocol = transfer::make_protocol(
-      owner.bench.world, std::make_shared<transfer::Handlers>(transfer::handler_list()), targets);
-  channel->open(*protocol);
-  channel->bind(1, 77, true);
-  const auto ask = [&](size_t i, uint64_t instead_of) {
+// A peer that asks by the protocol.
+struct Asking {
+  explicit Asking(Owner& o) : owner(o), target(o) {
+    targets.add(1, &target);
+    channel->open(*protocol);
+    channel->bind(1, 77, true);
+  }
+  ~Asking() {
+    channel->end();
+    owner.bench.service.run_tasks();
+  }
+  transfer::ReplyHeader ask(uint32_t key, uint64_t address, uint64_t instead_of = 0) {
     transfer::RequestHeader h{};
     h.kind = static_cast<uint8_t>(transfer::Kind::lease);
     h.run = 1;
     h.target = 1;
     h.source = 77;
-    h.address = h.total_address = owner.at(i);
+    h.address = h.total_address = address;
     h.total = h.length = 8;
-    h.key = owner.key;
+    h.key = key;
     h.receive = instead_of;
     const auto bytes = std::as_bytes(std::span(&h, 1));
     channel->receive({bytes.begin(), bytes.end()});
@@ -265,16 +347,67 @@ TEST_CASE(
     const auto reply = adverb::test::only_reply(message);
     REQUIRE(reply);
     return reply->header;
+  }
+  Status asks(uint32_t key, uint64_t address) {
+    return static_cast<Status>(ask(key, address).status);
+  }
+
+  Owner& owner;
+  Bound target;
+  transfer::Targets targets;
+  FakeProgress progress;
+  std::shared_ptr<FakeChannel> channel = std::make_shared<FakeChannel>(
+      progress, link::Channel::Role::server,
+      FakeChannel::Size{.message_max = 4096, .version = transfer::version_leases});
+  std::shared_ptr<link::Protocol> protocol = transfer::make_protocol(
+      owner.bench.world, std::make_shared<transfer::Handlers>(transfer::handler_list()), targets);
+};
+
+TEST_CASE("what is asked for is measured by the pages that it keeps, not by its bytes") {
+  constexpr uint64_t page = 4096;
+  Owner owner;
+  std::vector<ibv_mr*> regions;
+  const auto region_at = [&](uint64_t address) {
+    ibv_mr* mr = nullptr;
+    REQUIRE_FALSE(
+        owner.regions.add(owner.backend("elastic"),
+                          {&owner.device.pd, reinterpret_cast<void*>(address), page, address,
+                           region_test::all_rights, registration::Wanted::Verb::reg_mr},
+                          mr));
+    regions.push_back(mr);
+    return mr->rkey;
+  };
+  const auto at = [&](size_t i) { return owner.at(0) + i * 2 * page; };
+  const auto on_two_pages = [&](size_t i) { return at(i) + page / 2; };
+  {
+    Asking peer(owner);
+    // All but a page.
+    const size_t pairs = parts * part / (2 * page) - 1;
+    for (size_t i = 0; i < pairs; ++i)
+      REQUIRE(peer.asks(region_at(on_two_pages(i)), on_two_pages(i)) == Status::ok);
+    REQUIRE(peer.asks(region_at(at(pairs)), at(pairs)) == Status::ok);
+    const uint64_t next = on_two_pages(pairs + 1);
+    CHECK(peer.asks(region_at(next), next) == Status::full); // and not "later"
+    CHECK(peer.asks(region_at(at(pairs + 3)), at(pairs + 3)) == Status::ok);
+  }
+  for (ibv_mr* mr : regions)
+    CHECK(owner.regions.remove(mr).rc == 0);
+}
+
+TEST_CASE(
+    "what a peer gives back for another is back, though the queue pair it asks by has ended") {
+  Owner owner;
+  Asking peer(owner);
+  const auto ask = [&](size_t i, uint64_t instead_of) {
+    return peer.ask(owner.key, owner.at(i), instead_of);
   };
   const auto leased = ask(0, 0);
   REQUIRE(leased.status == static_cast<uint8_t>(Status::ok));
   const auto out = [&] { return owner.bench.world.counters.value(observe::Gauge::leased_bytes); };
   CHECK(out() == part);
-  targets.remove(1);
+  peer.targets.remove(1);
   CHECK(ask(1, leased.grant).status == static_cast<uint8_t>(Status::refused));
   CHECK(out() == 0);
-  channel->end();
-  owner.bench.service.run_tasks();
 }
 
 } // namespace

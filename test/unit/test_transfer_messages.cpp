@@ -87,7 +87,7 @@ TEST_CASE("a request is as long as it says, and only a WRITE carries bytes") {
 TEST_CASE("unknown kinds, statuses, flags and reserved bits are refused") {
   auto h = write_of(1000, 100, 1000, 0);
   REQUIRE(accepted(h));
-  for (const int kind : {0, 8, 9, 255}) {
+  for (const int kind : {0, 9, 10, 255}) {
     auto bad = h;
     bad.kind = static_cast<uint8_t>(kind);
     CHECK_FALSE(accepted(bad));
@@ -105,6 +105,11 @@ TEST_CASE("unknown kinds, statuses, flags and reserved bits are refused") {
   CHECK(take_reply(frame(r, 10)));
   CHECK_FALSE(take_reply(frame(r, 9)));
   CHECK_FALSE(take_reply(frame(r, 11)));
+  r.flags = has_views;
+  CHECK(take_reply(frame(r, 10)));
+  r.flags = has_views << 1;
+  CHECK_FALSE(take_reply(frame(r, 10)));
+  r.flags = 0;
   r.status = static_cast<uint8_t>(Status::full) + 1;
   CHECK_FALSE(take_reply(frame(r, 10)));
 }
