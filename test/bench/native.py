@@ -33,16 +33,25 @@ class Native:
             os.unlink(path)
 
 
+def interval(ordered):
+    """95% of the median of so many, by ranks (binomial); of fewer than six all there is"""
+    at = max(int(len(ordered) / 2 - 0.98 * len(ordered) ** 0.5), 0)
+    return ordered[at], ordered[-1 - at]
+
+
+def verdict(low, high, bar):
+    return "over" if low > bar else "held" if high <= bar else "undecided"
+
+
 def paired(stock, adverb, bar=None):
     """A row's figures of PAIRS runs of each. It fails only when the whole interval of the median's
-    ratio lies beyond the bar: 95% by ranks, of 15 the 4th and the 12th (binomial, 96.5%)."""
+    ratio lies beyond the bar: of 15 from the 4th to the 12th (96.5%)."""
     pairs = [(stock(), adverb()) for _ in range(PAIRS)]
     ordered = sorted(b / a for a, b in pairs)
-    low, high = ordered[3], ordered[len(ordered) - 4]
+    low, high = interval(ordered)
     row = {"stock": statistics.median(a for a, _ in pairs),
            "adverb": statistics.median(b for _, b in pairs),
            "ratio": round(statistics.median(ordered), 3), "low": round(low, 3), "high": round(high, 3)}
     if bar is not None:
-        row |= {"value": round(low, 3), "bar": round(bar, 3),
-                "verdict": "over" if low > bar else "held" if high <= bar else "undecided"}
+        row |= {"value": round(low, 3), "bar": round(bar, 3), "verdict": verdict(low, high, bar)}
     return row

@@ -1,48 +1,25 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""How long ibv_reg_mr and ibv_dereg_mr take, of memory that is there and memory that is not, among few mappings
-and among many: stock on soft-RoCE, which pins, and adverb beside it in the same virtual host. With a kernel that can
-be asked for one mapping (PROCMAP_QUERY, Linux 6.11) and with one whose list of all has to be read. Times under
-emulation are good as ratios only."""
+"""What ibv_reg_mr and ibv_dereg_mr cost, of memory that is there and memory that is not, among few mappings and among
+many, as instructions of user and kernel, on a kernel that can be asked for one mapping (PROCMAP_QUERY, Linux 6.11) and
+on one whose list of all has to be read: stock on soft-RoCE, which pins, and adverb beside it in the same virtual host.
+And what comes of not pinning: registration_use.py."""
 
-import os
 import statistics
-import subprocess
 
-REPO = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+import registration_guest
+import registration_use
+import svg
+
 KERNELS = {"6.12": "asked", "6.1": "read"}
 MAPPINGS = (100, 10000)
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SIZES = (4 * KIB, 64 * KIB, MIB, 16 * MIB, 256 * MIB, GIB)
 HUGE = 64 * GIB
-TURNS = 3     # of stock and adverb, one after the other
-ROUNDS = 5    # of each size in a turn
-SMALL = 1.5   # times stock's time of memory that is there, below 64 KiB
+ROUNDS = 15   # of each size up to a MiB
+SMALL = 1.5   # times stock's instructions of memory that is there, below 64 KiB
 LARGE = 1.0   # and from there on
 FLAT = 1.2    # of adverb, the longest beside a MiB
-
-
-def measure(build, kernel):
-    """{(whose, mappings, bytes, state): [(register, deregister)]}, microseconds; nothing: it cannot be tried here"""
-    lines = []
-    for mappings in MAPPINGS:
-        for whose, words, sizes in (("stock", "", SIZES), ("adverb", "adverb run --profile unpinned --", (*SIZES, HUGE))):
-            program = f"$ADVERB_BUILD/test/bench/bench_registration {mappings} {ROUNDS} {' '.join(map(str, sizes))}"
-            lines.append(f"{words} {program} | sed 's/^/{whose} {mappings} /'")
-    command = f"ulimit -l unlimited; for i in $(seq {TURNS}); do {'; '.join(lines)}; done"
-    done = subprocess.run([os.path.join(REPO, "scripts", "vm"), "--kernel", kernel, "--mem", "3072", "--timeout", "1800",
-                           "--", command], check=False, env={**os.environ, "ADVERB_BUILD": build},
-                          stdout=subprocess.PIPE, text=True)
-    if done.returncode == 77:
-        return {}
-    found = {}
-    for line in done.stdout.splitlines():
-        words = line.split()
-        if len(words) == 6 and words[0] in ("stock", "adverb"):
-            key = words[0], int(words[1]), int(words[2]), words[3]
-            found.setdefault(key, []).append((float(words[4]), float(words[5])))
-    if done.returncode != 0 or not found:
-        raise RuntimeError("the guest measured nothing:\n" + done.stdout)
-    return found
+OFF = 0.03    # by how much a known number of instructions may be miscounted
 
 
 def size_name(size):
@@ -52,44 +29,99 @@ def size_name(size):
     return f"{size} B"
 
 
-def rows_of(kernel, found):
-    def median(which, *key):
-        return statistics.median(pair[which] for pair in found[key])
+def spread(values):
+    """The median and the quartiles around it"""
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return {"median": middle, "quartiles": [low, high]}
 
+
+def size_rows(kernel, found):
     for mappings in MAPPINGS:
         for which, verb in enumerate(("register", "deregister")):
             for size in SIZES:
-                there = median(which, "stock", mappings, size, "resident")
+                def of(whose, state, which=which, mappings=mappings, size=size):
+                    samples = found.get((whose, mappings, size, state))
+                    return samples and spread([sample[which] for sample in samples])
+
+                there = of("stock", "resident")
                 for state in ("resident", "absent"):
-                    adverb = median(which, "adverb", mappings, size, state)
-                    row = {"name": f"{verb}_{size}_{state}_{mappings}_{KERNELS[kernel]}", "kernel": kernel,
+                    adverb = of("adverb", state)
+                    row = {"name": f"{verb}_{size}_{state}_{mappings}_{KERNELS[kernel]}", "part": "sizes",
+                           "kernel": kernel, "mappings": mappings, "verb": verb, "bytes": size, "state": state,
                            "title": f"{verb} {size_name(size)}, {state}, {mappings} mappings", "adverb": adverb,
-                           "stock": there, "value": round(adverb / there, 2)}
-                    if ("stock", mappings, size, state) in found:
-                        row["itself"] = median(which, "stock", mappings, size, state)
-                    # Reading a list of ten thousand has its price on a kernel that knows no other way.
-                    if which == 0 and (mappings == MAPPINGS[0] or KERNELS[kernel] == "asked"):
+                           "stock": there, "itself": of("stock", state),
+                           "value": float(f"{adverb['median'] / there['median']:.3g}")}
+                    if which == 0:
                         row["bar"] = LARGE if size >= 64 * KIB else SMALL
                     yield row
-        longest = median(0, "adverb", mappings, HUGE, "absent")
-        mib = median(0, "adverb", mappings, MIB, "absent")
-        yield {"name": f"flat_{mappings}_{KERNELS[kernel]}", "kernel": kernel, "adverb": longest, "stock": mib,
-               "title": f"register {size_name(HUGE)}, beside adverb's 1 MiB, {mappings} mappings",
-               "value": round(longest / mib, 2), "bar": FLAT}
+
+
+def flat_rows(kernel, found):
+    for mappings in MAPPINGS:
+        longest, mib = (spread([sample[0] for sample in found["adverb", mappings, size, "absent"]])
+                        for size in (HUGE, MIB))
+        yield {"name": f"flat_{mappings}_{KERNELS[kernel]}", "part": "flat", "kernel": kernel, "adverb": longest,
+               "stock": mib, "title": f"register {size_name(HUGE)}, {mappings} mappings, beside adverb's 1 MiB",
+               "value": round(longest["median"] / mib["median"], 3), "bar": FLAT}
+
+
+def clock_row(kernel, loops):
+    """How well the clock counts what is known"""
+    known = loops[0][0]
+    figures = spread([counted for _, counted in loops])
+    return {"name": f"calibration_{KERNELS[kernel]}", "part": "calibration", "kernel": kernel, "known": known, **figures,
+            "longest": max(counted for _, counted in loops), "times": len(loops),
+            "value": round(abs(figures["median"] / known - 1), 4), "bar": OFF}
 
 
 def run(build):
     rows = []
     for kernel in KERNELS:
-        found = measure(build, kernel)
-        rows += rows_of(kernel, found) if found else []
-    return rows
+        measured = registration_guest.instructions(build, kernel, MAPPINGS, ROUNDS,
+                                                   {"stock": SIZES, "adverb": (*SIZES, HUGE)})
+        if measured is not None:
+            found, loops = measured
+            rows += [clock_row(kernel, loops), *size_rows(kernel, found), *flat_rows(kernel, found)]
+    return rows + list(registration_use.rows(build))
+
+
+def count(figures):
+    """A median and its quartiles, in thousands"""
+    if figures is None:
+        return f"{'-':>25}"
+    low, high = figures["quartiles"]
+    return f"{figures['median'] / 1000:9.1f} {f'({low / 1000:.1f}..{high / 1000:.1f})':>15}"
 
 
 def show(rows):
-    print("microseconds, medians, in a virtual host; stock: of the same memory, and of memory that is there")
-    print(f"{'':58}{'stock':>10}{'there':>10}{'adverb':>10}{'ratio':>7}{'bar':>6}")
+    print("thousands of instructions, user and kernel, in a virtual host: medians (and quartiles); stock: of the same")
+    print("memory, and of memory that is there, to which the ratio is")
+    print(f"{'':49}{'stock':>25}{'there':>25}{'adverb':>25}{'ratio':>9}{'bar':>6}")
     for r in rows:
-        itself = f"{r['itself']:10.1f}" if "itself" in r else f"{'-':>10}"
-        print(f"{r['kernel']:6}{r['title']:52}{itself}{r['stock']:10.1f}{r['adverb']:10.1f}{r['value']:7.2f}"
-              f"{r.get('bar', '-'):>6}")
+        if r.get("part") == "calibration":
+            low, high = r["quartiles"]
+            print(f"{r['kernel']:5}a loop of {r['known']} instructions counts as {r['median']:.0f} ({low:.0f}..{high:.0f}, "
+                  f"{r['longest']} once of {r['times']}): off by {r['value']:.2%}")
+        elif r.get("part") in ("sizes", "flat"):
+            print(f"{r['kernel']:5}{r['title']:44}{count(r.get('itself'))}{count(r['stock'])}{count(r['adverb'])}"
+                  f"{r['value']:9.3g}{r.get('bar', '-'):>6}")
+    registration_use.show([r for r in rows if r.get("part") == "use"])
+
+
+def draw(rows):
+    """Each kernel and number of mappings a chart: instructions of ibv_reg_mr by size, beside stock's of memory there"""
+    charts = []
+    for kernel, way in KERNELS.items():
+        for mappings in MAPPINGS:
+            mine = [r for r in rows if r.get("part") == "sizes" and r["verb"] == "register"
+                    and (r["kernel"], r["mappings"]) == (kernel, mappings)]
+            if not mine:
+                continue
+            lines = {f"adverb, {state}": [r["value"] for r in mine if r["state"] == state]
+                     for state in ("resident", "absent")}
+            lines["stock, absent"] = [r["itself"] and r["itself"]["median"] / r["stock"]["median"]
+                                      for r in mine if r["state"] == "absent"]
+            lines["bar"] = [r["bar"] for r in mine if r["state"] == "absent"]
+            charts.append({"title": f"Linux {kernel} (mappings are {way}), {mappings} mappings", "lines": lines,
+                           "x": [size_name(size) for size in SIZES]})
+    return svg.page("Instructions of ibv_reg_mr, times stock's of memory that is there", charts)

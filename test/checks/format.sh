@@ -5,7 +5,7 @@
 # shellcheck source=test/checks/lib.sh
 . "$(dirname "$0")/lib.sh"
 
-mapfile -t sources < <(tracked '*.cpp' '*.h' '*.c' ':!kernel/' ':!test/kernel/modules/')
+mapfile -t sources < <(tracked '*.cpp' '*.h' '*.c' ':!kernel/' ':!test/kernel/modules/' ':!test/kernel/broken/' ':!test/vm/rxe/')
 [ ${#sources[@]} -gt 0 ] || { not_ok "there are sources to check" "git ls-files lists none"; exit 1; }
 check "sources are formatted as .clang-format says" clang-format-19 --dry-run -Werror "${sources[@]}"
 finish

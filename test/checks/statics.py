@@ -14,6 +14,8 @@ import sys
 LIST = {
     r"adverb::interpose::\(anonymous namespace\)::process\(\)::(memory|made)":
         "the process's own World",
+    r"adverb::interpose::process_heap\(\)::(memory|made)":
+        "operators new and delete take no World, and allocate before there is one",
     r"adverb::interpose::\(anonymous namespace\)::table<.*>":
         "an unmanaged post finds whose it is in a dozen instructions",
     r"adverb::interpose::\(anonymous namespace\)::(writers|lock)":
@@ -25,8 +27,12 @@ LIST = {
     r"adverb::interpose::watch_forks\(\)::once": "handlers of fork are the process's",
     r"adverb::observe::\(anonymous namespace\)::exiting_(page|before)":
         "handlers of exit take no argument",
-    r"adverb::memory::\(anonymous namespace\)::chosen":
+    r"adverb::observe::\(anonymous namespace\)::first_stderr":
+        "what the process's descriptor 2 was before it could do anything, never written again",
+    r"adverb::memory::\(anonymous namespace\)::(chosen|cannot_be_asked)":
         "what the kernel lets this process do to its own memory",
+    r"adverb::memory::\(anonymous namespace\)::next":
+        "where this process has room for what adverb maps",
     r"adverb::memory::(native_state|\(anonymous namespace\)::(stored|owner|listener|changing|"
     r"real_sigaction\(.*\)::found)|take_over\(\)::watching)":
         "dispositions of signals are the process's, and their handlers take no argument",

@@ -69,8 +69,8 @@ void raise_qp_event(Process& process, QpSlot& qp, uint32_t bits) {
 }
 
 Verdict check_key(Process& process, uint32_t owner, uint32_t incarnation, uint32_t pd, uint32_t key,
-                  uint64_t address, uint64_t length, uint32_t rights, uint32_t qpn,
-                  uint64_t* target) {
+                  uint64_t address, uint64_t length, uint32_t rights, const Work& work,
+                  uint32_t qpn, uint64_t* target) {
   const uint32_t index = key_index(key);
   if (index == 0 || index >= kMaxKeys)
     return Verdict::no_key;
@@ -86,6 +86,8 @@ Verdict check_key(Process& process, uint32_t owner, uint32_t incarnation, uint32
     return Verdict::no_right;
   if (address < slot.iova || length > slot.length || address - slot.iova > slot.length - length)
     return Verdict::out_of_bounds;
+  if ((slot.access & IBV_ACCESS_ON_DEMAND) != 0 && !pages_for(work))
+    return Verdict::not_paged;
   *target = slot.address + (address - slot.iova);
   return Verdict::ok;
 }

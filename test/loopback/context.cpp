@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // Opening the device, what it says about itself, and asynchronous events.
+#include "engine.h"
 #include "events.h"
 
 #include <cerrno>
@@ -61,6 +62,7 @@ int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input
   full.hca_core_clock = 1000000; // kHz: time stamps are nanoseconds
   full.device_cap_flags_ex = full.orig_attr.device_cap_flags;
   full.phys_port_cnt_ex = 1;
+  full.odp_caps = odp_caps();
   memset(attr, 0, size);
   memcpy(attr, &full, std::min(size, sizeof(full)));
   return 0;

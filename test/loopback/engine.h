@@ -36,15 +36,25 @@ Copied copy_out(pid_t peer, const Ranges& local, const Ranges& remote, bool tail
 Copied copy_in(pid_t peer, const Ranges& local, const Ranges& remote);
 
 // What a key says about a range. Inside a CriticalSection only.
-enum class Verdict { ok, no_key, wrong_pd, no_right, out_of_bounds };
+enum class Verdict { ok, no_key, wrong_pd, no_right, out_of_bounds, not_paged };
+// By queue pairs of which type it is used, and for what: IBV_ODP_SUPPORT_*.
+struct Work {
+  uint32_t type;
+  uint32_t operation;
+};
 Verdict check_key(Process& process, uint32_t owner, uint32_t incarnation, uint32_t pd, uint32_t key,
-                  uint64_t address, uint64_t length, uint32_t rights, uint32_t qpn,
-                  uint64_t* target);
+                  uint64_t address, uint64_t length, uint32_t rights, const Work& work,
+                  uint32_t qpn, uint64_t* target);
 
 // complete.cpp
 void push_completion(Process& process, uint32_t owner, char* arena, uint64_t cq,
                      const Completion& completion);
 void raise_qp_event(Process& process, QpSlot& qp, uint32_t bits);
+
+// odp.cpp
+const ibv_odp_caps& odp_caps();
+bool pages_for(const Work& work);
+uint32_t odp_operation(uint32_t opcode); // of a work request
 
 // faults.cpp
 struct Fault {

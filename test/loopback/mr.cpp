@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // Registration: regions and windows. Nothing is pinned; what a kernel would have pinned is
 // counted, and limited when ADVERB_LOOPBACK_MEMLOCK says so.
-#include "objects.h"
+#include "engine.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -30,7 +30,8 @@ uint64_t locked_limit() {
 
 bool valid_access(unsigned access) {
   const unsigned required = access & ~static_cast<unsigned>(IBV_ACCESS_OPTIONAL_RANGE);
-  if ((required & ~kKnownAccess) != 0)
+  const bool paging = (odp_caps().general_caps & IBV_ODP_SUPPORT) != 0;
+  if ((required & ~(kKnownAccess | (paging ? unsigned{IBV_ACCESS_ON_DEMAND} : 0))) != 0)
     return false;
   // A remote party may not write what the program itself may not.
   return (access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) == 0 ||
@@ -71,6 +72,10 @@ bool mapped(uint64_t address, uint64_t length, bool writable) {
   return at >= end;
 }
 
+bool on_demand(unsigned access) {
+  return (access & IBV_ACCESS_ON_DEMAND) != 0;
+}
+
 uint64_t pages_of(uint64_t address, uint64_t length) {
   const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   return length == 0 ? 0 : ((address + length + page - 1) & ~(page - 1)) - (address & ~(page - 1));
@@ -82,9 +87,9 @@ int check_range(void* address, size_t length, unsigned access) {
   const auto start = reinterpret_cast<uint64_t>(address);
   if (start + length < start)
     return EINVAL;
-  if (!mapped(start, length,
-              (access &
-               (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) != 0))
+  if (!on_demand(access) && !mapped(start, length,
+                                    (access & (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+                                               IBV_ACCESS_REMOTE_ATOMIC)) != 0))
     return EFAULT;
   return 0;
 }
@@ -112,7 +117,8 @@ ibv_mr* register_region(ibv_pd* pd, void* address, size_t length, uint64_t iova,
     errno = error;
     return nullptr;
   }
-  const uint64_t locked = pages_of(reinterpret_cast<uint64_t>(address), length);
+  const uint64_t locked =
+      on_demand(access) ? 0 : pages_of(reinterpret_cast<uint64_t>(address), length);
   if (!account(locked)) {
     errno = ENOMEM;
     return nullptr;
@@ -165,8 +171,19 @@ int dealloc_mw(ibv_mw* base) {
   return 0;
 }
 
-int advise_mr(ibv_pd*, ibv_advise_mr_advice, uint32_t, ibv_sge*, uint32_t) {
-  return EOPNOTSUPP;
+// A hint to bring pages in, of regions on demand only; here none has to come.
+int advise_mr(ibv_pd* pd, ibv_advise_mr_advice, uint32_t, ibv_sge* sges, uint32_t count) {
+  if ((odp_caps().general_caps & IBV_ODP_SUPPORT) == 0)
+    return EOPNOTSUPP;
+  Process& process = *context_of(pd->context)->process;
+  for (uint32_t i = 0; i < count; ++i) {
+    uint64_t address = 0;
+    if (check_key(process, process.index(), process.incarnation(), as<Pd>(pd)->number, sges[i].lkey,
+                  sges[i].addr, sges[i].length, IBV_ACCESS_ON_DEMAND, {IBV_QPT_RC, 0}, 0,
+                  &address) != Verdict::ok)
+      return EFAULT;
+  }
+  return 0;
 }
 
 } // namespace adverb::loopback
@@ -229,7 +246,7 @@ int ibv_rereg_mr(ibv_mr* base, int flags, ibv_pd* pd, void* address, size_t leng
     return IBV_REREG_MR_ERR_CMD;
   }
   Process& process = *context_of(base->context)->process;
-  const uint64_t locked = pages_of(reinterpret_cast<uint64_t>(to), bytes);
+  const uint64_t locked = on_demand(rights) ? 0 : pages_of(reinterpret_cast<uint64_t>(to), bytes);
   if (!account(locked)) {
     errno = ENOMEM;
     return IBV_REREG_MR_ERR_CMD;

@@ -68,8 +68,10 @@ Reply Responder::check_remote(const SendWqe& wqe, uint64_t length, uint32_t righ
   if (length == 0)
     return {};
   if (check_key(process_, owner_, incarnation_, target_.pd, wqe.rkey, wqe.remote_addr, length,
-                right, target_.number.load(), address) != Verdict::ok)
+                right, {target_.type, odp_operation(wqe.opcode)}, target_.number.load(),
+                address) != Verdict::ok)
     return refuse(IBV_EVENT_QP_ACCESS_ERR, IBV_WC_REM_ACCESS_ERR);
+  on_demand_ = is_on_demand(wqe.rkey);
   charge_translation(owner_, *address, length);
   return {};
 }
@@ -82,9 +84,21 @@ Reply Responder::copied(Copied result) {
     return {Reply::gone, IBV_WC_SUCCESS};
   case Copied::local_fault:
     return {Reply::requester_error, IBV_WC_LOC_PROT_ERR};
-  default: // the owner unmapped what it had registered
+  default:          // the owner unmapped what it had registered
+    if (on_demand_) // as rxe has it: the page does not come, which nobody notices before
+      return refuse(IBV_EVENT_QP_ACCESS_ERR, IBV_WC_REM_ACCESS_ERR);
     return refuse(IBV_EVENT_QP_FATAL, IBV_WC_REM_OP_ERR);
   }
+}
+
+bool Responder::is_on_demand(uint32_t key) const {
+  return (process_.fabric().key[key_index(key)].access & IBV_ACCESS_ON_DEMAND) != 0;
+}
+
+Work Responder::receiving() const {
+  const auto& queue = *reinterpret_cast<const RecvQueue*>(arena_ + target_.recv_queue);
+  const uint32_t own = IBV_ODP_SUPPORT_RECV;
+  return {target_.type, queue.srq != 0 ? uint32_t{IBV_ODP_SUPPORT_SRQ_RECV} : own};
 }
 
 // Consumes a receive into target_.current. At most one is being filled per QP.
@@ -180,7 +194,8 @@ bool Responder::peek(SendWqe& wqe, const Ranges& local) {
   uint64_t address = 0;
   if (wqe.length == 0 || (target_.access.load() & IBV_ACCESS_REMOTE_READ) == 0 ||
       check_key(process_, owner_, incarnation_, target_.pd, wqe.rkey, wqe.remote_addr, wqe.length,
-                IBV_ACCESS_REMOTE_READ, target_.number.load(), &address) != Verdict::ok)
+                IBV_ACCESS_REMOTE_READ, {target_.type, IBV_ODP_SUPPORT_READ}, target_.number.load(),
+                &address) != Verdict::ok)
     return false;
   Ranges remote;
   remote.add(address, wqe.length);
@@ -245,7 +260,7 @@ Reply Responder::send(SendWqe& wqe, const Ranges& local) {
       continue;
     uint64_t address = 0;
     if (check_key(process_, owner_, incarnation_, target_.pd, sge.lkey, sge.addr, sge.length,
-                  IBV_ACCESS_LOCAL_WRITE, 0, &address) != Verdict::ok)
+                  IBV_ACCESS_LOCAL_WRITE, receiving(), 0, &address) != Verdict::ok)
       return refuse_receive(IBV_WC_LOC_PROT_ERR, IBV_WC_REM_OP_ERR);
     remote.add(address, part);
     left -= part;
@@ -300,8 +315,9 @@ Reply Responder::deliver_datagram(const SendWqe& wqe, const Ranges& local) {
     const ibv_sge& sge = target_.current.sge[i];
     const uint64_t part = std::min<uint64_t>(sge.length, left);
     uint64_t address = 0;
-    if (part != 0 && check_key(process_, owner_, incarnation_, target_.pd, sge.lkey, sge.addr,
-                               sge.length, IBV_ACCESS_LOCAL_WRITE, 0, &address) != Verdict::ok)
+    if (part != 0 &&
+        check_key(process_, owner_, incarnation_, target_.pd, sge.lkey, sge.addr, sge.length,
+                  IBV_ACCESS_LOCAL_WRITE, receiving(), 0, &address) != Verdict::ok)
       return refuse_receive(IBV_WC_LOC_PROT_ERR, IBV_WC_SUCCESS);
     to.add(address, part);
     left -= part;

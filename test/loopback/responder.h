@@ -35,6 +35,8 @@ private:
   Reply refuse(ibv_event_type event, ibv_wc_status status);
   Reply refuse_receive(ibv_wc_status mine, ibv_wc_status theirs);
   Reply copied(Copied result);
+  bool is_on_demand(uint32_t key) const;
+  Work receiving() const;
   void complete_receive(const SendWqe& wqe, ibv_wc_status status, uint32_t opcode, uint32_t bytes,
                         uint32_t wc_flags);
   bool invalidate(uint32_t key);
@@ -46,6 +48,7 @@ private:
   uint32_t incarnation_;
   pid_t pid_;
   char* arena_ = nullptr;
+  bool on_demand_ = false; // what the request reaches, once that has been checked
 };
 
 } // namespace adverb::loopback

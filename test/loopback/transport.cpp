@@ -24,13 +24,14 @@ ibv_wc_status local_ranges(Qp& qp, uint64_t position, uint32_t rights, Ranges& r
     return IBV_WC_SUCCESS;
   }
   const QpSlot& slot = *qp.slot;
+  const Work work{qp.base()->qp_type, odp_operation(wqe.opcode)};
   for (uint32_t i = 0; i < wqe.num_sge; ++i) {
     const ibv_sge& sge = wqe.sge[i];
     if (sge.length == 0)
       continue;
     uint64_t address = 0;
     if (check_key(*qp.process, qp.process->index(), qp.process->incarnation(), slot.pd, sge.lkey,
-                  sge.addr, sge.length, rights, qp.base()->qp_num, &address) != Verdict::ok)
+                  sge.addr, sge.length, rights, work, qp.base()->qp_num, &address) != Verdict::ok)
       return IBV_WC_LOC_PROT_ERR;
     ranges.add(address, sge.length);
   }
@@ -138,7 +139,8 @@ Answer local_operation(Qp& qp, SendWqe& wqe) {
   auto* region = as<Mr>(wqe.bind.mr);
   uint64_t address = 0;
   if (check_key(process, process.index(), process.incarnation(), qp.slot->pd, region->mr.lkey,
-                wqe.bind.addr, wqe.bind.length, IBV_ACCESS_MW_BIND, 0, &address) != Verdict::ok)
+                wqe.bind.addr, wqe.bind.length, IBV_ACCESS_MW_BIND, {qp.base()->qp_type, 0}, 0,
+                &address) != Verdict::ok)
     return finished(IBV_WC_MW_BIND_ERR);
   slot.address = address;
   slot.iova = (wqe.bind.mw_access_flags & IBV_ACCESS_ZERO_BASED) != 0 ? 0 : wqe.bind.addr;

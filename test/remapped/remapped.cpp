@@ -3,10 +3,11 @@
 // changes in between: what is sent is what the addresses hold when it is posted, what is received
 // is there to be read, and who reads or writes one-sided meets what they hold then.
 //
-//   remapped SECONDS [SEED]
+//   remapped SECONDS [SEED [GATE]]
 //
 // Two queue pairs of one process, connected to each other. Each round changes mappings of one side
-// or both, as programs do, fills a block, sends it into another, and compares. Prints TAP.
+// or both, as programs do, fills a block, sends it into another, and compares. Prints TAP. With
+// GATE, a FIFO, it says when all is registered, and begins when somebody opens that for writing.
 #include "../bench/ends.h"
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <fcntl.h>
 #include <malloc.h>
 #include <memory>
 #include <random>
@@ -62,6 +64,14 @@ char* map(void* at, size_t bytes) {
   return static_cast<char*>(p);
 }
 
+// Where nothing is. Somebody else's mapping there would be lost: of a library with threads.
+char* map_anew(void* at, size_t bytes) {
+  void* p = mmap(at, bytes, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+  must(p == at, "the same addresses, which another thread has taken");
+  return static_cast<char*>(p);
+}
+
 // Memory registered once, for as long as the program runs.
 struct Area {
   Area(Device& device, char* memory_, size_t bytes_) : memory(memory_), bytes(bytes_) {
@@ -89,7 +99,7 @@ void change(Change what, char* at, size_t length) {
     break;
   case Change::unmapped:
     must(munmap(from, bytes) == 0, "munmap");
-    must(map(from, bytes) == from, "the same addresses");
+    map_anew(from, bytes);
     break;
   case Change::moved: {
     char* const other = map(nullptr, bytes);
@@ -97,7 +107,7 @@ void change(Change what, char* at, size_t length) {
     for (size_t n = 0; n < bytes; n += page)
       must(mremap(from + n, page, page, MREMAP_MAYMOVE | MREMAP_FIXED, other + n) == other + n,
            "mremap");
-    map(from, bytes);
+    map_anew(from, bytes);
     must(munmap(other, bytes) == 0, "munmap");
     break;
   }
@@ -121,20 +131,42 @@ void change(Change what, char* at, size_t length) {
   }
 }
 
+// Below this lie all mappings that change. What is unmapped for an instant to be mapped again shall
+// not be taken meanwhile: whoever maps memory (a library's threads do) is given the highest place
+// that has room, so when all are mapped there is one here.
+class RoomAbove {
+public:
+  RoomAbove() : at_(mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
+    must(at_ != MAP_FAILED, "mmap");
+  }
+  ~RoomAbove() { leave(); }
+  RoomAbove(const RoomAbove&) = delete;
+  RoomAbove& operator=(const RoomAbove&) = delete;
+  void leave() {
+    if (at_ != MAP_FAILED)
+      must(munmap(std::exchange(at_, MAP_FAILED), bytes) == 0, "munmap");
+  }
+
+private:
+  static constexpr size_t bytes = size_t{1} << 30;
+  void* at_;
+};
+
 class Program {
 public:
   Program(double seconds, uint64_t seed)
-      : random_(seed),
-        end_(Clock::now() +
-             std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds))) {
+      : random_(seed), lasts_(std::chrono::duration_cast<Clock::duration>(
+                           std::chrono::duration<double>(seconds))) {
     from_.connect(device_, to_.qp->qp_num);
     to_.connect(device_, from_.qp->qp_num);
+    room_.leave();
   }
 
   // The first difference, in words; empty: there was none.
   std::string run() {
     std::string why;
-    while (why.empty() && Clock::now() < end_) {
+    const auto end = Clock::now() + lasts_;
+    while (why.empty() && Clock::now() < end) {
       why = round();
       ++rounds_;
     }
@@ -154,9 +186,34 @@ public:
     must(ibv_dereg_mr(area.mr) == 0, "ibv_dereg_mr");
     return {};
   }
+  // The same to another place.
+  std::string move() {
+    constexpr size_t bytes = 8 << 20;
+    char* const all = map(nullptr, bytes);
+    Area area(device_, all + (bytes / 2), most);
+    if (std::string why = send(area, area.memory, sink_, sink_.memory, most, ""); !why.empty())
+      return why;
+    memset(all, 0x5a, bytes);
+    char* const place = map(nullptr, bytes);
+    void* const moved = mremap(all, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, place);
+    if (moved == MAP_FAILED)
+      return std::string("mremap to a place: ") + strerror(errno);
+    must(moved == place && std::all_of(place, place + bytes, [](char c) { return c == 0x5a; }),
+         "all of it");
+    must(munmap(place, bytes) == 0, "munmap");
+    must(ibv_dereg_mr(area.mr) == 0, "ibv_dereg_mr");
+    return {};
+  }
   void end() {
     for (const Area* area : {&source_, &sink_, &hot_})
       must(ibv_dereg_mr(area->mr) == 0, "ibv_dereg_mr");
+    for (const End* end : {&from_, &to_}) {
+      must(ibv_destroy_qp(end->qp) == 0, "ibv_destroy_qp");
+      must(ibv_destroy_cq(end->cq) == 0, "ibv_destroy_cq");
+      must(ibv_dereg_mr(end->mr) == 0, "ibv_dereg_mr");
+    }
+    must(ibv_dealloc_pd(device_.pd) == 0, "ibv_dealloc_pd");
+    must(ibv_close_device(device_.context) == 0, "ibv_close_device");
   }
   uint64_t rounds() const { return rounds_; }
   uint64_t changed() const { return changed_; }
@@ -405,12 +462,14 @@ private:
     for (int n = 0; n == 0; n = ibv_poll_cq(cq, 1, &wc)) {
       must(n == 0, "ibv_poll_cq");
       must(Clock::now() < until, "a completion within 60 s");
+      std::this_thread::yield(); // to whoever is to bring it: there may be a crowd of these
     }
     return wc.status;
   }
 
   std::mt19937_64 random_;
-  const Clock::time_point end_;
+  const Clock::duration lasts_;
+  RoomAbove room_;
   Device device_;
   End from_{device_, 4};
   End to_{device_, 4};
@@ -421,19 +480,31 @@ private:
   uint64_t changed_ = 0;
 };
 
+// Until somebody opens the FIFO for writing.
+void wait_at(const char* gate) {
+  printf("# registered\n");
+  fflush(stdout);
+  const int fd = open(gate, O_RDONLY | O_CLOEXEC);
+  must(fd >= 0, "the gate");
+  close(fd);
+}
+
 } // namespace
 
 int main(int argc, char** argv) {
-  must(argc == 2 || argc == 3, "remapped SECONDS [SEED]");
+  must(argc >= 2 && argc <= 4, "remapped SECONDS [SEED [GATE]]");
   mallopt(M_MMAP_THRESHOLD, 128 << 10); // fixed: a large block stays a mapping of its own
-  const uint64_t seed = argc == 3 ? strtoull(argv[2], nullptr, 0) : std::random_device{}();
+  const uint64_t seed = argc > 2 ? strtoull(argv[2], nullptr, 0) : std::random_device{}();
   printf("# seed %llu\n", static_cast<unsigned long long>(seed));
   Program program(strtod(argv[1], nullptr), seed);
+  if (argc == 4)
+    wait_at(argv[3]);
   const auto say = [](const char* promise, const std::string& why) {
     printf("%s - %s%s%s\n", why.empty() ? "ok" : "not ok", promise, why.empty() ? "" : ": ",
            why.c_str());
   };
   say("a mapping in whose midst is sent from grows as any", program.grow());
+  say("and moves as any", program.move());
   const std::string why = program.run();
   printf("# %llu rounds, %llu changes of mappings\n",
          static_cast<unsigned long long>(program.rounds()),

@@ -76,7 +76,7 @@ def run_suite(name, context, report):
             mark = {"passed": "ok", "failed": "FAIL", "skipped": "skip"}[result.outcome]
             print(f"{mark:<4} {result.name}{': ' + result.reason if result.reason else ''}", flush=True)
             # Here too, and not only at the end: who reads a part of a long log reads this part.
-            for line in result.diagnostics[-20:]:
+            for line in result.diagnostics[-32:]:
                 print(f"     {line}", flush=True)
     except Exception as error:  # a broken suite is a failed one, and no reason to leave out the others
         report.results.append(Result(name, name, FAILED, f"the suite itself broke: {error!r}"))

@@ -9,6 +9,7 @@ A script's header says what it wants:
   # kernel: debug                             for the debug kernel only
   # newest: yes                               on kernel 7.2 too in a run of all suites
   # long: yes                                 left out of a run of all suites, unless with --long
+  # long: stock                               so under this wrap, which shows the programs and not adverb
 Options this machine has no QEMU for skip the script.
 On every host the script runs with WRAP (stock or adverb) and ADVERB_RUN (the words to put before a
 program: none, or `adverb run --profile unpinned --`)."""
@@ -65,22 +66,24 @@ def jobs_of(folder, context, kernel=None, also=None):
         header = process.headers(path)
         if header.get("kernel", kernel) != kernel or (also and also not in header):
             continue
-        if "long" in header and not (context.long or context.named):
-            left_out += context.wanted(name)
-            continue
+        long = [] if context.long or context.named else header.get("long", "").split()
         options = vm_options(header.get("vm", "")) + (("--kernel", kernel) if kernel else ())
         timeout = int(header.get("timeout", 120)) * (SLOWNESS if kernel == "debug" else 1)
         wraps = header.get("wrap", "").split() or [""]
         for wrap in wraps:
             key = f"{name}.{wrap}" if wrap else name
-            if context.wanted(key):
+            if not context.wanted(key):
+                continue
+            if "yes" in long or wrap in long:
+                left_out += 1
+            else:
                 jobs.append(Job(path, wrap, options, timeout, key))
     return jobs, left_out
 
 
 def say_left_out(suite, left_out):
     if left_out:
-        yield Result(suite, f"{left_out} scripts", SKIPPED,
+        yield Result(suite, f"{left_out} runs of scripts", SKIPPED,
                      f"long; scripts/test --long or --suite {suite} runs them")
 
 

@@ -25,7 +25,7 @@ echoes() {
       [ "$pin" -ge "$mib" ] && ok "$name: the $role pins its heap" ||
         not_ok "$name: the $role pins its heap" "VmPin peaked at $pin MiB, not $mib"
     else
-      [ "$pin" -le 16 ] && ok "$name: the $role pins next to nothing" ||
+      [ "$pin" -ge 0 ] && [ "$pin" -le 16 ] && ok "$name: the $role pins next to nothing" ||
         not_ok "$name: the $role pins next to nothing" "VmPin peaked at $pin MiB"
     fi
   done

@@ -55,7 +55,7 @@ exceeds_memory() {
   swapped=$(sed -n 's/.*in swap \([0-9]*\) MiB$/\1/p' "$scratch/server.out")
   pin=$(peak_pin server)
   echo "# $1: $2 MiB on a host of $total MiB, ${swapped:-no} MiB of it in swap, VmPin peaked at $pin MiB"
-  if [ "$2" -gt "$total" ] && [ "${swapped:-0}" -ge $(($2 - total)) ] && [ "$pin" -le 100 ]; then
+  if [ "$2" -gt "$total" ] && [ "${swapped:-0}" -ge $(($2 - total)) ] && [ "$pin" -ge 0 ] && [ "$pin" -le 100 ]; then
     ok "$1: is larger than memory, and in swap"
   else
     not_ok "$1: is larger than memory, and in swap" "see above"

@@ -53,29 +53,28 @@ listening() {
     rdma resource show cm_id 2> /dev/null | grep -q "state LISTEN.*:$1\b"
 }
 
-# True when process $1 is gone, or waits for its parent to notice.
+# True when process $1 is gone, or waits for its parent to notice. Read as a whole: a shell that stops at a line cannot
+# seek back when the process has gone meanwhile, and hands what it has read too much to its next read, of whatever file.
 ended() {
-  local key value
-  [ -e "/proc/$1/status" ] || return 0
-  while read -r key value _; do
-    [ "$key" != State: ] || break
-  done 2> /dev/null < "/proc/$1/status"
-  [ "${value:-Z}" = Z ]
+  local text=""
+  { IFS= read -rd '' text < "/proc/$1/status"; } 2> /dev/null || :
+  [[ ! $text =~ State:[[:space:]]+([A-Z]) ]] || [ "${BASH_REMATCH[1]}" = Z ]
 }
 
-# The largest VmPin, VmLck and VmRSS (kB) process $1 had, written to file $2 while it lives.
+# The largest VmPin, VmLck and VmRSS (kB) process $1 had, written to file $2 while it lives. The file is
+# read as a whole: reading by lines seeks back to the end of each, and the kernel then writes anew what
+# has other lines, or lines of another length, by that time.
 sample() {
-  local line value pin=0 lck=0 rss=0
+  local text pin=0 lck=0 rss=0 line='[[:space:]]+([0-9]+) kB'
   while [ -e "/proc/$1/status" ]; do
-    while read -r line value _; do
-      case "$line" in
-        VmPin:) [ "$value" -le "$pin" ] || pin=$value ;;
-        VmLck:) [ "$value" -le "$lck" ] || lck=$value ;;
-        VmRSS:) [ "$value" -le "$rss" ] || rss=$value ;;
-        State:) [ "$value" != Z ] || break 2 ;;
-      esac
-    done < "/proc/$1/status"
-    echo "$pin $lck $rss" > "$2"
+    IFS= read -r -d '' text < "/proc/$1/status" || [ -n "$text" ] || break
+    [[ $text != *State:$'\t'Z* ]] || break
+    if [[ $text =~ VmLck:$line.VmPin:$line ]]; then # without these the process has no memory any more
+      [ "${BASH_REMATCH[1]}" -le "$lck" ] || lck=${BASH_REMATCH[1]}
+      [ "${BASH_REMATCH[2]}" -le "$pin" ] || pin=${BASH_REMATCH[2]}
+      [[ ! $text =~ VmRSS:$line ]] || [ "${BASH_REMATCH[1]}" -le "$rss" ] || rss=${BASH_REMATCH[1]}
+      echo "$pin $lck $rss" > "$2"
+    fi
     nap 0.02
   done 2> /dev/null
   :
@@ -230,11 +229,12 @@ pair_in_tries() {
   report "$1"
 }
 
-# The peak of VmPin of role $1 in the last pair, in MiB.
+# The peak of VmPin of role $1 in the last pair, in MiB; -1 when nobody saw it run: a sampler may get
+# no processor while a short program lives.
 peak_pin() {
-  local pin
-  read -r pin _ < "$scratch/$1.peak" || pin=0
-  echo $((pin / 1024))
+  local pin=""
+  { read -r pin _ < "$scratch/$1.peak"; } 2> /dev/null || :
+  [ -n "$pin" ] && echo $((pin / 1024)) || echo -1
 }
 
 # counter ROLE NAME: a counter of adverb's after the role's program has ended; empty under stock.

@@ -12,7 +12,7 @@ export LD_LIBRARY_PATH=$1
 work=$(mktemp -d)
 trap 'rm -rf "$work" /dev/shm/adverb-verify.$$.*' EXIT
 
-policies=(default unpinned none mpi off none-relaxed small-pinned targets-unpinned proven)
+policies=(default unpinned none mpi off none-relaxed small-pinned targets-unpinned proven odp)
 modes=(inline threaded)
 
 # Not on this device: it has no kernel that would deny a forked child its parent's queue pairs, and
@@ -46,6 +46,8 @@ run() { # policy or stock, mode
   local name=$1.$2 policy=$1
   local -a words=("ADVERB_LOOPBACK_FABRIC=adverb-verify.$$.$name")
   [ "$2" = inline ] || words+=(ADVERB_LOOPBACK_INLINE=0 ADVERB_LOOPBACK_REUSE=1 ADVERB_LOOPBACK_CLEAN=1)
+  # What stock is compared with has none.
+  [ "$1" != odp ] || words+=("ADVERB_LOOPBACK_ODP=all")
   if [ "$1" != stock ]; then
     [ -e "$here/policies/$1.json" ] && policy=$here/policies/$1.json
     words+=("ADVERB_POLICY=$policy" "LD_PRELOAD=${runtime:+$runtime:}$adverb")
