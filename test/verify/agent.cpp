@@ -391,7 +391,7 @@ Outcome Agent::exec(const Signal& c) {
   int err = kill(c.pid, c.signal) ? errno : 0;
   // A killed process is gone when it is a zombie: by then the kernel has closed its device.
   const std::string path = "/proc/" + std::to_string(c.pid) + "/stat";
-  for (const uint64_t end = now_ms() + 10000; c.signal == SIGKILL && now_ms() < end; usleep(1000)) {
+  for (const uint64_t end = now_ms() + 60000; c.signal == SIGKILL && now_ms() < end; usleep(1000)) {
     char text[512] = "";
     FILE* f = std::fopen(path.c_str(), "r");
     if (!f)

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdarg>
+#include <cstring>
 #include <utility>
 
 namespace verify {
@@ -123,20 +124,89 @@ int Case::state(End& e, int expected, int wait_ms) {
   return (*e.s)(q).state;
 }
 
-void Case::log_state(const char* step, End& e, int expected) {
-  say(step, "%s QP is in %s", e.name, state_name(state(e, expected, 100)));
+const char* Case::awaited(const char* step, const std::string& subject) {
+  return options.awaited.at(name, step, subject, asked_[std::string(step) + " | " + subject]++);
 }
 
-int Case::log_events(const char* step, End& e, int first_ms) {
-  std::vector<std::string> seen;
-  for (Event v; (v = (*e.s)(NextEvent{seen.empty() ? first_ms : 40})).got && seen.size() < 32;)
-    seen.push_back(std::string(event_name(v.type)) + (v.own ? "" : " of a stranger"));
-  std::sort(seen.begin(), seen.end());
+void Case::saw(const char* step, const std::string& subject, const std::string& what,
+               const char* awaited) {
+  say(step, "%s%s", subject.c_str(), what.c_str());
+  if (options.awaited.given() && (!awaited || what != awaited))
+    std::fprintf(stderr, "verify: %s | %s | %s%s, but awaited: %s\n", name.c_str(), step,
+                 subject.c_str(), what.c_str(), awaited ? awaited : "nothing is said of it");
+}
+
+void Case::log_state(const char* step, End& e, int expected) {
+  const std::string subject = std::string(e.name) + " QP is in ";
+  const char* wanted = awaited(step, subject);
+  int seen = -1;
+  if (!wanted || std::strcmp(wanted, state_name(expected)) != 0)
+    seen = state(e, expected, 100);
+  // A state that is awaited, but not expected, is taken only where the expected one did not come.
+  for (int s = IBV_QPS_RESET; wanted && seen != expected && s <= IBV_QPS_ERR; ++s)
+    if (!std::strcmp(wanted, state_name(s)))
+      seen = state(e, s, hang_ms);
+  saw(step, subject, state_name(seen), wanted);
+}
+
+bool Case::log_cq_event(const char* step, End& e, const CqInfo& cq) {
+  const std::string subject = std::string(e.name) + " has ", some = "an event";
+  const char* wanted = awaited(step, subject);
+  const bool got = (*e.s)(AwaitCqEvent{cq.id, wanted && wanted == some ? hang_ms : 150}).got;
+  saw(step, subject, got ? some : "no event", wanted);
+  return got;
+}
+
+namespace {
+
+std::string listed(std::vector<std::string> events) {
+  std::sort(events.begin(), events.end());
   std::string all;
-  for (auto& s : seen)
+  for (auto& s : events)
     all += " " + s;
-  say(step, "%s events:%s", e.name, all.empty() ? " none" : all.c_str());
+  return all.empty() ? " none" : all;
+}
+
+// As listed() shows them, where each is one word, or four for a stranger's.
+size_t count_of_listed(const std::string& all) {
+  const std::string stranger = " of a stranger";
+  size_t strangers = 0;
+  for (size_t at = 0; (at = all.find(stranger, at)) != std::string::npos; at += stranger.size())
+    ++strangers;
+  return all == " none"
+             ? 0
+             : static_cast<size_t>(std::count(all.begin(), all.end(), ' ')) - 3 * strangers;
+}
+
+} // namespace
+
+int Case::log_events(const char* step, End& e, int first_ms) {
+  const std::string subject = std::string(e.name) + " events:";
+  const char* wanted = awaited(step, subject);
+  // Their number is enough: if another one comes in the place of an awaited one, that differs.
+  const size_t want = wanted ? count_of_listed(wanted) : 0;
+  std::vector<std::string> seen;
+  auto wait = [&] {
+    return wanted ? (seen.size() < want ? hang_ms : 0) : seen.empty() ? first_ms : 40;
+  };
+  for (Event v; (v = (*e.s)(NextEvent{wait()})).got && seen.size() < 32;)
+    seen.push_back(std::string(event_name(v.type)) + (v.own ? "" : " of a stranger"));
+  saw(step, subject, listed(seen), wanted);
+  if (e.s == &a || e.s == &b) // others end with the case
+    looked_[e.s] = e.name;
   return static_cast<int>(seen.size());
+}
+
+void Case::log_late_events() {
+  int wait_ms = 40; // the other side has had this time, too
+  for (auto& [side, of] : looked_) {
+    std::vector<std::string> late;
+    for (Event v; (v = (*side)(NextEvent{wait_ms})).got && late.size() < 32;)
+      late.push_back(event_name(v.type));
+    wait_ms = 0;
+    if (!late.empty())
+      saw("end", std::string(of) + " late events:", listed(late), nullptr);
+  }
 }
 
 int Case::modify(const char* step, End& e, int target) {

@@ -5,12 +5,14 @@
 // compared line by line.
 #pragma once
 
+#include "awaited.h"
 #include "side.h"
 #include "wire.h"
 
 #include <cstdio>
 #include <functional>
 #include <initializer_list>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -25,6 +27,7 @@ struct Options {
   bool full = false;
   bool strict = false; // also log fields the manual leaves undefined
   int case_timeout_s = 90;
+  Awaited awaited;
 };
 
 class Log {
@@ -102,15 +105,21 @@ public:
   int post(const char* step, End& e, std::vector<SendWr> wrs, Api api = Api::classic);
   int recv(const char* step, End& e, std::vector<RecvWr> wrs, int srq = -1);
   // Polls for `want` completions and logs each; the list comes back in polled order.
-  WcList poll(const char* step, End& e, const CqInfo& cq, int want, int timeout_ms = 15000);
-  WcList sends(const char* step, End& e, int want, int timeout_ms = 15000);
-  WcList recvs(const char* step, End& e, int want, int timeout_ms = 15000);
+  WcList poll(const char* step, End& e, const CqInfo& cq, int want, int timeout_ms = hang_ms);
+  WcList sends(const char* step, End& e, int want, int timeout_ms = hang_ms);
+  WcList recvs(const char* step, End& e, int want, int timeout_ms = hang_ms);
   // The state of e's QP, waited for if it is still to come, without log.
   int state(End& e, int expected, int wait_ms);
   void log_state(const char* step, End& e, int expected);
-  // All async events of that side, sorted: waits first_ms for the first, then until it is quiet.
-  // Returns how many.
+  // All async events of that side, sorted: until those awaited are there, or, where a file says
+  // nothing of them, first_ms for the first and then until it is quiet. Returns how many.
   int log_events(const char* step, End& e, int first_ms = 40);
+  // What came on a side behind its last log_events(). Says nothing where nothing did.
+  void log_late_events();
+  // Whether the CQ has an event: 150 ms, if none is awaited.
+  bool log_cq_event(const char* step, End& e, const CqInfo& cq);
+  // What the file says of this step and subject: line by line, as they are asked for.
+  const char* awaited(const char* step, const std::string& subject);
   int modify(const char* step, End& e, int state);
   // e's whole buffer is pattern(seed) except for the ranges.
   void bytes(const char* step, End& e, uint64_t seed, std::vector<Range> ranges);
@@ -124,7 +133,13 @@ public:
   std::function<Side()> new_peer; // one more agent process on b's host, device open
 
 private:
+  // A line, and on stderr, if another one was awaited.
+  void saw(const char* step, const std::string& subject, const std::string& what,
+           const char* awaited);
+
   Log& log_;
+  std::map<std::string, size_t> asked_; // of awaited(): how often
+  std::map<Side*, const char*> looked_; // sides whose events were logged, and their names
 };
 
 struct Test {

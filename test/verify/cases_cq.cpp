@@ -15,7 +15,7 @@ void arm(Case& c, const char* step, End& e, const CqInfo& cq, bool solicited) {
 
 // An event that must come. (Spurious ones are allowed, so only these are judged one by one.)
 void event(Case& c, const char* step, End& e, const CqInfo& cq) {
-  Event v = (*e.s)(AwaitCqEvent{cq.id, 15000});
+  Event v = (*e.s)(AwaitCqEvent{cq.id, hang_ms});
   c.expect(step, (std::string(e.name) + " event for its CQ").c_str(), v.got && v.own);
 }
 
@@ -85,9 +85,7 @@ void solicited_only(Case& c) {
   arm(c, "arm b", p.b, p.b.rcq, true);
   c.post("plain", p.a, {p.wr(IBV_WR_SEND, 1, 0, 64, 0)});
   c.sends("plain", p.a, 1);
-  Event v = (*p.b.s)(AwaitCqEvent{p.b.rcq.id, 150});
-  c.say("plain", "b %s", v.got ? "has an event" : "has no event");
-  if (v.got)
+  if (c.log_cq_event("plain", p.b, p.b.rcq))
     arm(c, "arm b", p.b, p.b.rcq, true);
   SendWr w = p.wr(IBV_WR_SEND, 2, 0, 64, 0);
   w.flags |= IBV_SEND_SOLICITED;
@@ -103,8 +101,7 @@ void solicited_only(Case& c) {
   // A failed receive should wake a solicited-only sleeper as well; rxe's flush does not.
   arm(c, "arm b", p.b, p.b.rcq, true);
   c.modify("error", p.b, IBV_QPS_ERR);
-  v = (*p.b.s)(AwaitCqEvent{p.b.rcq.id, 150});
-  c.say("error", "b %s", v.got ? "has an event" : "has no event");
+  c.log_cq_event("error", p.b, p.b.rcq);
   c.recvs("error", p.b, 1);
 }
 
@@ -273,7 +270,7 @@ void sleep_on_receives_only(Case& c, bool one) {
     poll.cq = e.rcq.id;
     poll.want = 1;
     poll.wait = Wait::event;
-    poll.timeout_ms = 20000;
+    poll.timeout_ms = hang_ms;
     poll.one = one;
     WcList l = (*e.s)(poll);
     c.say(step, "%s woke for %s", e.name,

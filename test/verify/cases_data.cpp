@@ -267,7 +267,7 @@ private:
     poll.want = want;
     poll.wait = wait;
     poll.certain = certain;
-    poll.timeout_ms = 30000;
+    poll.timeout_ms = hang_ms;
     WcList l = (*e.s)(poll);
     std::string text;
     for (int i = 0; i < std::min(l.n, want + 2); ++i)
@@ -292,7 +292,7 @@ private:
     k2.seed = background;
     k2.from = from;
     // No completion tells a UC or UD sender that its bytes have landed.
-    k2.timeout_ms = k.op.type == IBV_QPT_RC ? 0 : 5000;
+    k2.timeout_ms = k.op.type == IBV_QPT_RC ? 0 : hang_ms;
     std::sort(changed.begin(), changed.end(),
               [](const Range& x, const Range& y) { return x.off < y.off; });
     for (auto& r : changed)

@@ -25,6 +25,8 @@ struct Victim {
 int signal_to(Case& c, int pid, int number) {
   int err = c.b(verify::Signal{pid, number}).err;
   c.say("signal", "%s returns %s", strsignal(number), errno_name(err).c_str());
+  if (number == SIGKILL)
+    std::fprintf(stderr, "verify: process %d ends without a word\n", pid);
   return err;
 }
 
@@ -64,7 +66,7 @@ void killed(Case& c, int opcode) {
   Poll poll;
   poll.cq = v.p.a.scq.id;
   poll.want = 16;
-  poll.timeout_ms = 60000;
+  poll.timeout_ms = hang_ms;
   WcList l = c.a(poll);
   if (l.n == 16 && l.wc[15].status == IBV_WC_SUCCESS) { // all were through before the signal
     s.n = 1;
@@ -110,10 +112,12 @@ void stopped(Case& c) {
   Poll poll;
   poll.cq = v.p.a.scq.id;
   poll.want = 1;
-  poll.timeout_ms = 2000;
+  const char* wanted = c.awaited("while stopped", "");
+  poll.timeout_ms = wanted && !std::strcmp(wanted, "completes") ? hang_ms : 2000;
   WcList l = c.a(poll);
   c.say("while stopped", "%s", l.n ? "completes" : "does not complete");
   signal_to(c, v.side.info.pid, SIGCONT);
+  poll.timeout_ms = hang_ms;
   if (!l.n)
     l = c.a(poll);
   c.say("in the end", "%s", l.n ? c.describe(l.wc[0], v.p.a).c_str() : "no completion BAD");
@@ -125,7 +129,9 @@ void stopped(Case& c) {
 // Opens the device, forks, lets the parent go, works on in the child.
 void daemonised(Case& c, bool active) {
   Side side = c.new_peer();
+  std::fprintf(stderr, "verify: process %d ends without a word\n", side.info.pid);
   side.info = side(Daemonise{});
+  std::fprintf(stderr, "verify: process %d\n", side.info.pid);
   c.result("daemonise", side.info.err);
   PairOptions o;
   o.mr_a = IBV_ACCESS_LOCAL_WRITE | remote_all;
@@ -182,7 +188,7 @@ void never_polls(Case& c, int opcode) {
   k.addr = v.p.b.buf.addr;
   k.size = v.p.b.buf.size;
   k.seed = seed_b;
-  k.timeout_ms = 20000;
+  k.timeout_ms = hang_ms;
   k.n = 1;
   k.range[0] = {0, size, seed_a, 0};
   c.expect("memory", "arrives without a poll", v.side(k).bad == 0);
@@ -197,7 +203,7 @@ void target_makes_no_call(Case& c) {
   const uint8_t value = pattern(seed_a, last);
   uint64_t at = v.p.b.buf.addr + last / 8 * 8;
   v.side(Poke{at, v.side(Peek{at}).value ^ (uint64_t{0xff} << (last % 8 * 8))});
-  AwaitByte wait{v.p.b.buf.addr, v.p.b.buf.addr + last, 20000, seed_a, 0, value, 20000};
+  AwaitByte wait{v.p.b.buf.addr, v.p.b.buf.addr + last, 20000, seed_a, 0, value, hang_ms};
   v.side.start(wait);
   c.post("post", v.p.a, {v.p.wr(IBV_WR_RDMA_WRITE, 1, 0, 20000, 0)});
   c.expect("memory", "whole message behind its last byte", v.side.receive<AwaitByte>().bad == 0);

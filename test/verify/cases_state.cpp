@@ -152,7 +152,7 @@ void sqd_with_work(Case& c) {
     w.push_back(p.wr(i % 2 ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE, i, i << 17, 1 << 17, i << 17));
   c.post("outstanding", p.a, w);
   drain(c, p.a);
-  Event drained = (*p.a.s)(NextEvent{20000});
+  Event drained = (*p.a.s)(NextEvent{hang_ms});
   c.say("drained", "a event %s", drained.got ? event_name(drained.type) : "none BAD");
   Poll poll;
   poll.cq = p.a.scq.id;
@@ -166,7 +166,7 @@ void sqd_with_work(Case& c) {
   log_draining(c, "drained", p.a);
   c.modify("back", p.a, IBV_QPS_RTS);
   poll.want = 8 - done;
-  poll.timeout_ms = 30000;
+  poll.timeout_ms = hang_ms;
   WcList l = (*p.a.s)(poll);
   bool good = l.n == 8 - done;
   for (int i = 0; i < l.n; ++i)

@@ -42,13 +42,14 @@ struct Board {
 const char usage[] =
     "usage: verify [--role pair|both|client|server] [--peer IP] [--port N] [--device NAME]\n"
     "              [--gid-index N] [--case GLOB] [--except GLOB]... [--list] [--seed N]\n"
-    "              [--full] [--strict] [--isolate] [--case-timeout S] [--log FILE]\n"
+    "              [--full] [--strict] [--isolate] [--case-timeout S] [--await FILE] [--log FILE]\n"
     "  pair    both sides on this host, each in a process of its own (default)\n"
     "  both    both sides in one process\n"
     "  server  serves clients until killed;  client  drives cases against --peer\n"
     "  --full    every size with every alignment;  --strict  also fields the manual leaves "
     "undefined\n"
-    "  --isolate a fresh process for every case\n";
+    "  --isolate a fresh process for every case\n"
+    "  --await   the log of a stock run, or what was written like one: events, states that come\n";
 
 std::vector<Test> all_tests() {
   std::vector<Test> t;
@@ -86,6 +87,7 @@ void open_side(Side& s, const Arguments& a) {
   s.info = s(o);
   if (s.info.err)
     throw std::runtime_error("no such RDMA device, or it cannot be opened");
+  std::fprintf(stderr, "verify: process %d\n", s.info.pid);
 }
 
 // The watchdog's view of the running case.
@@ -132,6 +134,8 @@ int run_worker(const Arguments& a, FILE* out) {
     Case c(tests[i].name, log, a.options, side_a, side_b, new_peer);
     try {
       tests[i].run(c);
+      if (a.options.awaited.given())
+        c.log_late_events();
       Outcome ra = side_a(Reset{}), rb = side_b(Reset{});
       c.result("end", ra.err ? ra.err : rb.err);
     } catch (const PeerGone&) {
@@ -212,7 +216,8 @@ int parse(int argc, char** argv, Arguments& a) {
       {"list", 0, nullptr, 'l'},         {"seed", 1, nullptr, 's'},      {"full", 0, nullptr, 'f'},
       {"strict", 0, nullptr, 'S'},       {"isolate", 0, nullptr, 'i'},   {"log", 1, nullptr, 'o'},
       {"case-timeout", 1, nullptr, 't'}, {"fd", 1, nullptr, 'F'},        {"from", 1, nullptr, 'n'},
-      {"board", 1, nullptr, 'b'},        {"except", 1, nullptr, 'x'},    {nullptr, 0, nullptr, 0}};
+      {"board", 1, nullptr, 'b'},        {"except", 1, nullptr, 'x'},    {"await", 1, nullptr, 'a'},
+      {nullptr, 0, nullptr, 0}};
   for (int k; (k = getopt_long(argc, argv, "", options, nullptr)) != -1;)
     switch (k) {
     case 'r':
@@ -232,6 +237,12 @@ int parse(int argc, char** argv, Arguments& a) {
       break;
     case 'c':
       a.glob = optarg;
+      break;
+    case 'a':
+      if (!a.options.awaited.read(optarg)) {
+        std::fprintf(stderr, "verify: --await %s holds no lines of a log\n", optarg);
+        return 2;
+      }
       break;
     case 'x':
       a.but.emplace_back(optarg);

@@ -256,7 +256,7 @@ struct Poll {
   using Reply = WcList;
   int cq;
   int want;
-  int timeout_ms = 10000;
+  int timeout_ms = 60000;
   Wait wait = Wait::spin;
   int certain = 1;
   bool arm_within = false; // extended CQs: arm between ibv_start_poll and ibv_end_poll
