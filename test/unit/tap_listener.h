@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-// Writes one TAP line for each test case to $ADVERB_TAP_FILE, beside whatever Catch2 prints.
+// Writes one TAP line for each test case to $ADVERB_TAP_FILE, beside whatever Catch2 prints. A case
+// that called skip() and failed in nothing is a skip with that reason.
 //
 // Not Catch2's own XML reporters: in v2 they swap the standard streams' buffers, and a child that a
 // test forks and lets exit() then dies in its destructors. Included once, where main() is.
 #pragma once
 
 #include "catch.h"
+#include "skip.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -29,16 +31,26 @@ class TapListener : public ListenerBase {
 public:
   using ListenerBase::ListenerBase;
 
+  void testCaseStarting(const Catch::TestCaseInfo& /*info*/) override { skipped().clear(); }
+
   void testCaseEnded(const Catch::TestCaseStats& stats) override {
     const char* path = getenv("ADVERB_TAP_FILE");
     FILE* file = path == nullptr ? nullptr : fopen(path, "ae");
     if (file == nullptr)
       return;
-    std::string name = name_of(stats.testInfo);
-    for (char& c : name)
-      c = c == '#' || c == '\n' ? ' ' : c;
-    fprintf(file, "%s - %s\n", stats.totals.assertions.failed == 0 ? "ok" : "not ok", name.c_str());
+    const bool good = stats.totals.assertions.failed == 0;
+    std::string line = words(name_of(stats.testInfo));
+    if (good && !skipped().empty())
+      line += " # SKIP " + words(skipped());
+    fprintf(file, "%s - %s\n", good ? "ok" : "not ok", line.c_str());
     fclose(file);
+  }
+
+private:
+  static std::string words(std::string text) {
+    for (char& c : text)
+      c = c == '#' || c == '\n' ? ' ' : c;
+    return text;
   }
 };
 

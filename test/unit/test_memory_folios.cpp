@@ -3,6 +3,7 @@
 // where it does not.
 #include "catch.h"
 #include "memory/folios.h"
+#include "skip.h"
 
 #include <cstdint>
 #include <cstring>
@@ -45,7 +46,7 @@ long huge_there(uintptr_t address) {
 TEST_CASE("a part of a huge page is known for one, wherever it is") {
   const Aligned memory(MADV_HUGEPAGE);
   if (huge_there(memory.at) <= 0) {
-    WARN("this host makes no huge pages: nothing was tried");
+    adverb::test::skip("this host makes no huge pages");
     return;
   }
   CHECK(is_huge(memory.at));
@@ -65,7 +66,7 @@ TEST_CASE("a small page is known for one where the kernel says what pages are") 
   REQUIRE(madvise(reinterpret_cast<void*>(gone.at), huge_page, MADV_DONTNEED) == 0);
   // One that does not say takes both for huge.
   if (huge_there(huge.at) > 0 && is_huge(small.at) && is_huge(gone.at)) {
-    WARN("this kernel does not say what pages are: nothing was tried");
+    adverb::test::skip("this kernel does not say what pages are");
     return;
   }
   CHECK_FALSE(is_huge(small.at));

@@ -363,7 +363,7 @@ TEST_CASE("what is slow to come sleeps in the post, where nobody else waits for 
   const How how = GENERATE(How::plain, How::extended, How::receive, How::copied);
   const SlowPage page;
   if (!page) {
-    WARN("not run: userfaultfd is not permitted");
+    adverb::test::skip("userfaultfd is not permitted");
     return;
   }
   Two two({}, how == How::copied ? "default" : "none");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "catch.h"
+#include "skip.h"
 #include "test_observe_child.h"
 
 #include "observe/counters.h"
@@ -320,8 +321,10 @@ TEST_CASE("who makes a page for a process that is another's, or no more, names n
   CHECK_FALSE(named(*own, true));
   CHECK_FALSE(named({own->uid, own->pid, own->start_time + 1}));
   CHECK_FALSE(named({own->uid + 1, own->pid, own->start_time})); // whose file it is not
-  if (geteuid() != 0)
+  if (geteuid() != 0) {
+    adverb::test::skip("needs root to give a file away");
     return;
+  }
   // A file of somebody else's, as he may make it.
   const PageName his{own->uid + 1, own->pid, own->start_time};
   const auto path = box.path / his.text();

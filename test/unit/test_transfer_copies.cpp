@@ -333,7 +333,7 @@ TEST_CASE("a region that was moved under its key gets nothing that was meant for
 TEST_CASE("copies at a page where another is under way are put aside, and take no thread") {
   SlowPage page;
   if (!page) {
-    WARN("not run: userfaultfd is not permitted");
+    adverb::test::skip("userfaultfd is not permitted");
     return;
   }
   Owner owner(page.memory());
@@ -361,7 +361,7 @@ TEST_CASE("copies at a page where another is under way are put aside, and take n
 TEST_CASE("a barrier waits for a WRITE of its scope that has begun, and for no other") {
   SlowPage page;
   if (!page) {
-    WARN("not run: userfaultfd is not permitted");
+    adverb::test::skip("userfaultfd is not permitted");
     return;
   }
   Owner owner(page.memory());
@@ -389,7 +389,7 @@ TEST_CASE("a barrier waits for a WRITE of its scope that has begun, and for no o
 TEST_CASE("a READ that has begun is of no effect behind a barrier, and is not waited for") {
   SlowPage page;
   if (!page) {
-    WARN("not run: userfaultfd is not permitted");
+    adverb::test::skip("userfaultfd is not permitted");
     return;
   }
   Owner owner(page.memory());
