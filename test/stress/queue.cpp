@@ -179,7 +179,7 @@ void Queue::post(Kind kind, uint64_t value, uint32_t bytes, uint64_t remote, boo
   ++next_;
 }
 
-void Queue::work(std::minstd_rand& random) {
+bool Queue::work(std::minstd_rand& random) {
   const std::lock_guard hold(lock_);
   // The peer's device writes it: an aligned word is seen whole.
   const uint64_t consumed = __atomic_load_n(&memory_->consumed, __ATOMIC_ACQUIRE);
@@ -187,7 +187,7 @@ void Queue::work(std::minstd_rand& random) {
     complain(data, "queue pair %u: the peer says it consumed %" PRIu64 " of %" PRIu64 " messages",
              number_, consumed, messages_);
   if (room() < 3)
-    return;
+    return false;
   const bool may_send = messages_ - consumed < receives / 2;
   const bool signaled = random() % 4 != 0;
   switch (random() % 6) {
@@ -202,19 +202,20 @@ void Queue::work(std::minstd_rand& random) {
     break;
   }
   case 2:
-    if (may_send) {
-      post(Kind::message, messages_, message_bytes(messages_), 0, signaled);
-      ++messages_;
-    }
+    if (!may_send)
+      return false;
+    post(Kind::message, messages_, message_bytes(messages_), 0, signaled);
+    ++messages_;
     break;
-  case 3:
-    if (may_send) {
-      const uint64_t slot = messages_ % receives;
-      post(Kind::announce, messages_, message_bytes(messages_),
-           peer_.memory + offsetof(Memory, announced) + slot * small, signaled);
-      ++messages_;
-    }
+  case 3: {
+    if (!may_send)
+      return false;
+    const uint64_t slot = messages_ % receives;
+    post(Kind::announce, messages_, message_bytes(messages_),
+         peer_.memory + offsetof(Memory, announced) + slot * small, signaled);
+    ++messages_;
     break;
+  }
   case 4:
     post(Kind::add, 0, 8, shared_counter_.memory + offsetof(Memory, added), true);
     break;
@@ -222,6 +223,7 @@ void Queue::work(std::minstd_rand& random) {
     post(Kind::swap, swaps_++, 8, peer_.memory + offsetof(Memory, swapped), true);
     break;
   }
+  return true;
 }
 
 // Tells the peer how many of its messages are done with, by a plain WRITE of one word.

@@ -58,8 +58,8 @@ public:
   Address address() const;
   bool connect(ibv_context* context, const Address& peer, const Address& shared_counter);
 
-  // Posts work of a random kind if there is room; any thread.
-  void work(std::minstd_rand& random);
+  // Posts work of a random kind if there is room; any thread. Whether it did.
+  bool work(std::minstd_rand& random);
   // A completion that names this queue pair; any thread.
   void on(const ibv_wc& wc);
 

@@ -16,7 +16,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr auto silence_limit = std::chrono::seconds(60); // without any completion at all
-constexpr auto event_limit = std::chrono::seconds(20);   // from a completion to its event
+constexpr auto event_limit = std::chrono::seconds(60);   // from a completion to its event
+constexpr unsigned lives_least = 20;                     // of queue pairs that come and go
 constexpr unsigned number_mask = 0x7FFFFF;
 constexpr unsigned churned = number_mask; // wr_ids of queue pairs that come and go
 
@@ -174,10 +175,18 @@ void Side::work(unsigned thread) {
       f(*queues_[i], i);
   };
   bool counted = false;
-  for (unsigned turn = 0;; ++turn) {
-    const bool over = Clock::now() >= end_;
+  std::vector<unsigned> worked(queues_.size()); // of this thread's
+  for (;;) {
+    bool over = options_.operations != 0 || Clock::now() >= end_;
     bool any = false;
-    if (!over)
+    if (options_.operations != 0)
+      each([&](Queue& q, size_t i) {
+        if (worked[i] < options_.operations) {
+          worked[i] += q.work(random) ? 1 : 0;
+          over = false;
+        }
+      });
+    else if (!over)
       each([&](Queue& q, size_t) { q.work(random); });
     while (poll(mine, 1 + random() % 32))
       any = true;
@@ -229,7 +238,7 @@ void Side::settle() {
 // requests under way.
 void Side::churn() {
   std::minstd_rand random(99);
-  while (!stop_churn_) {
+  for (unsigned lives = 0; !stop_churn_ || lives < lives_least; ++lives) {
     const size_t bytes = 1 + random() % 100000;
     auto* memory = static_cast<std::byte*>(
         mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
@@ -316,6 +325,8 @@ void Side::run() {
     sums.added += q->added_sum();
     sums.count += q->added_count();
     operations_ += q->operations();
+    if (q->operations() < window)
+      complain(progress, "a queue pair carried out %" PRIu64 " requests only", q->operations());
   }
   send(sums);
   const auto theirs = receive<Sums>();

@@ -15,6 +15,7 @@ namespace stress {
 
 struct Options {
   unsigned seconds = 10;
+  unsigned operations = 0; // of each queue pair, however long they take; 0: for so many seconds
   unsigned queues = 64;
   unsigned threads = 8;
   bool one_process = false;
