@@ -4,6 +4,7 @@
 // is there to be read, and who reads or writes one-sided meets what they hold then.
 //
 //   remapped SECONDS [SEED [GATE]]
+//   remapped --rounds N [--seed N]
 //
 // Two queue pairs of one process, connected to each other. Each round changes mappings of one side
 // or both, as programs do, fills a block, sends it into another, and compares. Prints TAP. With
@@ -17,6 +18,7 @@
 #include <cstdint>
 #include <cstring>
 #include <fcntl.h>
+#include <getopt.h>
 #include <malloc.h>
 #include <memory>
 #include <random>
@@ -154,9 +156,11 @@ private:
 
 class Program {
 public:
-  Program(double seconds, uint64_t seed)
-      : random_(seed), lasts_(std::chrono::duration_cast<Clock::duration>(
-                           std::chrono::duration<double>(seconds))) {
+  // `rounds`: so many, however long they take; 0: for so many seconds.
+  Program(double seconds, uint64_t rounds, uint64_t seed)
+      : random_(seed),
+        lasts_(std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds))),
+        wanted_(rounds) {
     from_.connect(device_, to_.qp->qp_num);
     to_.connect(device_, from_.qp->qp_num);
     room_.leave();
@@ -166,11 +170,11 @@ public:
   std::string run() {
     std::string why;
     const auto end = Clock::now() + lasts_;
-    while (why.empty() && Clock::now() < end) {
+    while (why.empty() && (wanted_ != 0 ? rounds_ < wanted_ : Clock::now() < end)) {
       why = round();
       ++rounds_;
     }
-    return why;
+    return rounds_ == 0 ? "no round was done" : why;
   }
   // A mapping that is registered, and sent from in its midst, can be made larger as any.
   std::string grow() {
@@ -469,6 +473,7 @@ private:
 
   std::mt19937_64 random_;
   const Clock::duration lasts_;
+  const uint64_t wanted_;
   RoomAbove room_;
   Device device_;
   End from_{device_, 4};
@@ -492,13 +497,32 @@ void wait_at(const char* gate) {
 } // namespace
 
 int main(int argc, char** argv) {
-  must(argc >= 2 && argc <= 4, "remapped SECONDS [SEED [GATE]]");
+  const option names[] = {{"rounds", required_argument, nullptr, 'r'},
+                          {"seed", required_argument, nullptr, 's'},
+                          {nullptr, 0, nullptr, 0}};
+  const char* seed_word = nullptr;
+  uint64_t rounds = 0;
+  bool good = true;
+  for (int c; (c = getopt_long(argc, argv, "", names, nullptr)) != -1;) {
+    good = good && (c == 'r' || c == 's');
+    if (c == 'r')
+      rounds = strtoull(optarg, nullptr, 0);
+    else
+      seed_word = optarg;
+  }
+  const int left = argc - optind;
+  char** const words = argv + optind;
+  must(good && (rounds != 0 ? left == 0 : left >= 1 && left <= 3),
+       "remapped SECONDS [SEED [GATE]] | remapped --rounds N [--seed N]");
+  if (left >= 2)
+    seed_word = words[1];
   mallopt(M_MMAP_THRESHOLD, 128 << 10); // fixed: a large block stays a mapping of its own
-  const uint64_t seed = argc > 2 ? strtoull(argv[2], nullptr, 0) : std::random_device{}();
+  const uint64_t seed =
+      seed_word != nullptr ? strtoull(seed_word, nullptr, 0) : std::random_device{}();
   printf("# seed %llu\n", static_cast<unsigned long long>(seed));
-  Program program(strtod(argv[1], nullptr), seed);
-  if (argc == 4)
-    wait_at(argv[3]);
+  Program program(left >= 1 ? strtod(words[0], nullptr) : 0, rounds, seed);
+  if (left == 3)
+    wait_at(words[2]);
   const auto say = [](const char* promise, const std::string& why) {
     printf("%s - %s%s%s\n", why.empty() ? "ok" : "not ok", promise, why.empty() ? "" : ": ",
            why.c_str());
