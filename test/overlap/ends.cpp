@@ -28,9 +28,15 @@ Asked::Asked(int argc, char** argv, double seconds) {
       seconds = strtod(argv[i + 1], nullptr);
     else if (strcmp(argv[i], "--seed") == 0)
       seed = strtoull(argv[i + 1], nullptr, 0), one = true;
+    else if (strcmp(argv[i], "--rounds") == 0)
+      rounds = strtoull(argv[i + 1], nullptr, 0);
   until = std::chrono::steady_clock::now() +
           std::chrono::duration_cast<std::chrono::steady_clock::duration>(
               std::chrono::duration<double>(seconds));
+}
+
+bool Asked::more(uint64_t runs) const {
+  return rounds != 0 ? runs < rounds : !one && std::chrono::steady_clock::now() < until;
 }
 
 Device::Device() {

@@ -17,10 +17,14 @@
   exit(1);
 }
 
-// What a program of this folder is told, `--seconds S` and `--seed N`.
+// What a program of this folder is told: `--seconds S`, or `--rounds N`, and `--seed N`.
 struct Asked {
   Asked(int argc, char** argv, double seconds);
+  // After so many runs, which are of as many seeds: so many are asked for, or there is time left; a
+  // seed alone is of one.
+  bool more(uint64_t runs) const;
   std::chrono::steady_clock::time_point until;
+  uint64_t rounds = 0; // however long they take; 0: until then
   uint64_t seed = 1;
   bool one = false; // a seed was named
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-// landing [--seconds S] [--seed N]: lists of READs, and of WRITEs and SENDs with a fence behind
-// them, from and to local bytes that lie over each other. See README.md.
+// landing [--seconds S | --rounds N] [--seed N]: lists of READs, and of WRITEs and SENDs with a
+// fence behind them, from and to local bytes that lie over each other. See README.md.
 #include "ends.h"
 
 #include <algorithm>
@@ -14,8 +14,6 @@
 #include <vector>
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr uint32_t space = 128 << 10; // bytes of a's that requests name, and of b's that they read
 constexpr uint32_t list_max = 8;
@@ -205,7 +203,7 @@ int main(int argc, char** argv) {
   const Asked asked(argc, argv, 5);
   const Device device;
   constexpr int lists = 200; // of a run
-  unsigned long requests = 0;
+  unsigned long requests = 0, runs = 0;
   uint64_t seed = asked.seed;
   bool good = true;
   do {
@@ -217,7 +215,8 @@ int main(int argc, char** argv) {
     for (int i = 0; good && i < lists; ++i)
       good = atomics.list();
     requests += static_cast<unsigned long>(lists) * list_max;
-  } while (good && !asked.one && ++seed != 0 && Clock::now() < asked.until);
+    ++runs;
+  } while (good && asked.more(runs) && ++seed != 0);
   printf("%sok - the later of two READs wins, and a fence holds what is behind it\n",
          good ? "" : "not ");
   if (!good)

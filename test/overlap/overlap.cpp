@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-// overlap [--seconds S] [--seed N]: receives that lie over each other, and what one peer sends,
-// writes, reads and adds there, against a model that does one after the other. See README.md.
+// overlap [--seconds S | --rounds N] [--seed N]: receives that lie over each other, and what one
+// peer sends, writes, reads and adds there, against a model that does one after the other. See
+// README.md.
 #include "ends.h"
 
 #include <algorithm>
@@ -13,8 +14,6 @@
 #include <utility>
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 struct Place {
   uint32_t at;
@@ -438,7 +437,7 @@ int main(int argc, char** argv) {
       printf("# --seed %lu: %s\n", static_cast<unsigned long>(seed), wrong.c_str());
     }
     ++seed;
-  } while (!asked.one && Clock::now() < asked.until && bad < 10);
+  } while (asked.more(runs) && bad < 10);
   printf("%sok - receives over each other hold what one after the other would have left\n",
          bad == 0 ? "" : "not ");
   printf("# %lu runs, %lu requests, %lu receives, %lu of them refused, %lu runs wrong\n1..1\n",
