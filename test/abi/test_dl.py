@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+# gate: yes
 """libadverb-dl.so gives programs that dlopen libibverbs adverb's hooks, and nothing else."""
 
 import os

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+# gate: yes
 """Whose functions inline verbs reach, stock and under policies, over the loopback device."""
 
 import os

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+# gate: yes
 """Compares what libadverb.so exports, verbs.def, signals.def, and the installed libraries."""
 
 import os

@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+# gate: yes
 # adverb policy: checks, explanations, and which policy is found where.
 # shellcheck source=test/preload/lib.sh
 . "$(dirname "$0")/lib.sh"

@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+# gate: yes
 # adverb run starts the program as it is, with the environment that the library needs, or not at all.
 # shellcheck source=test/preload/lib.sh
 . "$(dirname "$0")/lib.sh"
