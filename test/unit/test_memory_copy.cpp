@@ -136,14 +136,18 @@ TEST_CASE("a reader never sees half of an aligned word") {
   const Pages pages(1);
   auto* word = reinterpret_cast<std::atomic<uint64_t>*>(pages[0] + 64);
   std::atomic<bool> over{false};
+  // Looks that met another word than the one before: both were under way at once.
+  std::atomic<uint64_t> others{0};
   uint64_t torn = 0;
   std::thread reader([&] {
-    while (!over) {
+    for (uint64_t before = 0; !over;) {
       const uint64_t v = word->load(std::memory_order_relaxed);
       torn += v != 0 && v != UINT64_MAX;
+      others += v != before ? 1 : 0;
+      before = v;
     }
   });
-  for (int i = 0; i < 200000; ++i) {
+  for (uint64_t i = 0; i < 200000 || others < 100; ++i) {
     const uint64_t v = i % 2 == 0 ? UINT64_MAX : 0;
     if (!memory::write_in_order(word, &v, sizeof v))
       break;
@@ -151,6 +155,7 @@ TEST_CASE("a reader never sees half of an aligned word") {
   over = true;
   reader.join();
   CHECK(torn == 0);
+  CHECK(others >= 100);
 }
 
 TEST_CASE("who sees the end of a message sees all of it") {

@@ -56,20 +56,26 @@ Snapshot snapshot_of(const Sandbox& box) {
 
 TEST_CASE("no reader in the process sees half an entry", "[observe][peers]") {
   PeerTable table;
-  std::atomic<bool> done{false};
+  std::atomic<bool> enough{false};
+  std::atomic<unsigned> written{0};
   table.write(3, filled_with(0));
   std::thread writer([&] {
-    for (unsigned i = 0; i < 200000; ++i)
-      table.write(3, filled_with(static_cast<uint8_t>(i)));
-    done = true;
+    for (; !enough; ++written)
+      table.write(3, filled_with(static_cast<uint8_t>(written)));
   });
-  size_t whole = 0, torn = 0;
-  do {
-    if (PeerEntry entry; read_peer(table.slots()[3], entry))
+  // Until so many were written, and so many met another than the look before: both were under way
+  // at once.
+  size_t whole = 0, torn = 0, others = 0;
+  for (uint8_t before = 0; written < 200000 || others < 100;)
+    if (PeerEntry entry; read_peer(table.slots()[3], entry)) {
       ++(is_whole(entry) ? whole : torn);
-  } while (!done);
+      others += entry.numbers[0] != before ? 1 : 0;
+      before = static_cast<uint8_t>(entry.numbers[0]);
+    }
+  enough = true;
   writer.join();
   CHECK(torn == 0);
+  CHECK(whole >= 100);
   PeerEntry last;
   REQUIRE(read_peer(table.slots()[3], last));
   CHECK(is_whole(last));
@@ -82,6 +88,7 @@ TEST_CASE("no reader of the page sees half an entry, and each sees it", "[observ
     process.peers.write(0, filled_with(0));
     process.peers.write(kOthers, filled_with(0));
     self.tell();
+    self.wait_parent(); // has seen both
     for (unsigned i = 0;; ++i) {
       process.peers.write(0, filled_with(static_cast<uint8_t>(i)));
       process.peers.write(kOthers, filled_with(static_cast<uint8_t>(i)));
@@ -89,7 +96,10 @@ TEST_CASE("no reader of the page sees half an entry, and each sees it", "[observ
     return 0;
   });
   REQUIRE(child.wait_told());
-  size_t seen = 0, torn = 0;
+  size_t seen = snapshot_of(box).peers.size();
+  size_t torn = 0;
+  CHECK(seen == 2); // nobody writes
+  child.let_go();
   for (int round = 0; round < 300; ++round) {
     const Snapshot snapshot = snapshot_of(box);
     seen += snapshot.peers.size();
@@ -98,7 +108,6 @@ TEST_CASE("no reader of the page sees half an entry, and each sees it", "[observ
   }
   kill(child.pid(), SIGKILL);
   CHECK(torn == 0);
-  CHECK(seen > 0);
 }
 
 TEST_CASE("an entry whose writer was killed in the midst is left out, and nobody waits",
