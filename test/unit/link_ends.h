@@ -5,6 +5,7 @@
 
 #include "link/socket_links.h"
 #include "service/thread.h"
+#include "stopped_clock.h"
 #include "world/world.h"
 
 #include <chrono>
@@ -31,6 +32,10 @@ namespace link_test {
 
 using namespace std::chrono_literals;
 using namespace adverb;
+
+// What has not come by then never will: a watchdog, and no verdict on speed.
+inline constexpr auto hangs = 120s;
+inline constexpr int hangs_ms = std::chrono::milliseconds(hangs).count();
 
 [[noreturn]] inline void fail(const char* what, int line) {
   fprintf(stderr, "# line %d: %s\n", line, what);
@@ -74,7 +79,7 @@ public:
   bool hear(char word) {
     pollfd p{fd_, POLLIN, 0};
     char got = 0;
-    return ::poll(&p, 1, 30000) == 1 && recv(fd_, &got, 1, 0) == 1 && got == word;
+    return ::poll(&p, 1, hangs_ms) == 1 && recv(fd_, &got, 1, 0) == 1 && got == word;
   }
   void tell(uint32_t number) {
     CHECK_THAT(send(fd_, &number, sizeof number, MSG_NOSIGNAL) == sizeof number);
@@ -181,12 +186,12 @@ struct Asker {
     pump(channel);
     while (received != wanted) { // slow is not wrong, standing still is
       const uint32_t before = received;
-      CHECK_THAT(changed.wait_for(hold, 30s, [&] { return received != before; }));
+      CHECK_THAT(changed.wait_for(hold, hangs, [&] { return received != before; }));
     }
   }
   void wait_down(int times) {
     std::unique_lock hold(lock);
-    CHECK_THAT(changed.wait_for(hold, 30s, [&] { return downs >= times; }));
+    CHECK_THAT(changed.wait_for(hold, hangs, [&] { return downs >= times; }));
     CHECK_THAT(downs == times);
   }
 
@@ -279,7 +284,7 @@ inline link::LocalQp qp(uint32_t qpn, uint64_t handle, uint32_t dest = 0, int wh
 
 // This process's World, made at first use and never destroyed.
 struct Process {
-  SteadyClock clock;
+  test::StoppableClock clock;
   KernelEntropy entropy;
   service::Thread service{world};
   World world{{.clock = clock, .entropy = entropy, .service = service}};
@@ -330,7 +335,7 @@ inline link::Bound bind(const link::LocalQp& q, uint8_t to = protocol) {
   std::promise<link::Bound> promise;
   auto bound = promise.get_future();
   links().bind(q, to, [&](link::Bound b) { promise.set_value(std::move(b)); });
-  CHECK_THAT(bound.wait_for(30s) == std::future_status::ready);
+  CHECK_THAT(bound.wait_for(hangs) == std::future_status::ready);
   return bound.get();
 }
 
@@ -361,10 +366,11 @@ public:
     files_.push_back(path);
     return path;
   }
-  // Everybody has to prove that a queue pair is its own, over the broker of `at`.
-  std::string proving(uint16_t at) {
+  // Everybody has to prove that a queue pair is its own, over the broker of `at`. `more`: what else
+  // link holds.
+  std::string proving(uint16_t at, const std::string& more = {}) {
     return file("proving-" + std::to_string(at) + ".json",
-                R"({"version": 1, "link": {"proof": "all", "port": )" + std::to_string(at) +
+                R"({"version": 1, "link": {"proof": "all", "port": )" + std::to_string(at) + more +
                     "}}\n");
   }
   // `key`: the text of the pre-shared key, empty for none. `allow`: what link.allow holds.

@@ -40,10 +40,10 @@ public:
   std::span<std::byte> memory() const { return {at_, bytes}; }
   // Behind an ordinary one.
   std::span<std::byte> both() const { return {at_ - bytes, 2 * bytes}; }
-  // Somebody touches it soon, and sleeps.
+  // Somebody touches it, and sleeps; false after two minutes without.
   bool is_touched() const {
     pollfd about{fd_, POLLIN, 0};
-    return poll(&about, 1, 5000) == 1 && about.revents == POLLIN;
+    return poll(&about, 1, 120'000) == 1 && about.revents == POLLIN;
   }
   // Until somebody does.
   void await() const {

@@ -14,7 +14,7 @@ using observe::Counter;
 void wait_until(const std::function<bool()>& good) {
   const auto start = std::chrono::steady_clock::now();
   while (!good()) {
-    CHECK_THAT(std::chrono::steady_clock::now() - start < 20s);
+    CHECK_THAT(std::chrono::steady_clock::now() - start < hangs);
     std::this_thread::yield();
   }
 }
@@ -184,10 +184,10 @@ bool an_owner_that_is_stopped_is_waited_for() {
     links().bind(qp(here, 1, there), protocol,
                  [&](link::Bound b) { promise.set_value(std::move(b)); });
     auto bound = promise.get_future();
-    CHECK_THAT(bound.wait_for(5s) ==
-               std::future_status::timeout); // beyond what a stranger is given
+    // Beyond what a stranger is given, link.hello_timeout and three seconds.
+    CHECK_THAT(bound.wait_for(7s) == std::future_status::timeout);
     me.say('w');
-    CHECK_THAT(bound.wait_for(20s) == std::future_status::ready);
+    CHECK_THAT(bound.wait_for(hangs) == std::future_status::ready);
     const auto got = bound.get();
     CHECK_THAT(got.verdict == Verdict::adverb);
     asker->exchange(*got.channel, 50);
@@ -213,7 +213,7 @@ bool a_host_known_is_searched_for_as_long_as_connections_are_cut() {
     });
     me.say('w');
     auto bound = promise.get_future();
-    CHECK_THAT(bound.wait_for(20s) == std::future_status::ready);
+    CHECK_THAT(bound.wait_for(hangs) == std::future_status::ready);
     const auto got = bound.get();
     CHECK_THAT(got.verdict == Verdict::adverb);
     asker->exchange(*got.channel, 50);

@@ -16,7 +16,7 @@ void ask_until_found() {
   install();
   const auto start = std::chrono::steady_clock::now();
   for (uint64_t handle = 1; bind(qp(here, handle, there)).verdict != Verdict::adverb; ++handle)
-    CHECK_THAT(std::chrono::steady_clock::now() - start < 5s);
+    CHECK_THAT(std::chrono::steady_clock::now() - start < hangs);
 }
 
 bool messages_arrive_both_ways_in_order_and_whole() {
@@ -58,7 +58,7 @@ bool queue_pairs_of_one_pair_of_processes_share_a_channel() {
     }
     std::shared_ptr<link::Channel> channel;
     for (uint32_t i = 0; i < 20; ++i) {
-      CHECK_THAT(all[i].wait_for(30s) == std::future_status::ready);
+      CHECK_THAT(all[i].wait_for(hangs) == std::future_status::ready);
       const auto bound = all[i].get();
       CHECK_THAT(bound.verdict == Verdict::adverb && bound.remote_handle == 1000 + i);
       CHECK_THAT(!channel || channel == bound.channel);
@@ -135,7 +135,7 @@ bool a_target_not_yet_connected_is_waited_for() {
                  [&](link::Bound b) { promise.set_value(std::move(b)); });
     CHECK_THAT(bound.wait_for(500ms) == std::future_status::timeout);
     me.say('w');
-    CHECK_THAT(bound.wait_for(30s) == std::future_status::ready);
+    CHECK_THAT(bound.wait_for(hangs) == std::future_status::ready);
     CHECK_THAT(bound.get().verdict == Verdict::adverb);
   });
   if (!seeker.hear('w'))
@@ -161,8 +161,7 @@ bool a_target_never_connected_is_waited_for_as_long_as_the_device_would_try() {
     asking.retry_cnt = 7;
     const auto start = std::chrono::steady_clock::now();
     CHECK_THAT(bind(asking).verdict == Verdict::stock);
-    const auto took = std::chrono::steady_clock::now() - start;
-    CHECK_THAT(took >= 500ms && took < 5s);
+    CHECK_THAT(std::chrono::steady_clock::now() - start >= 500ms);
   });
   return seeker.ended_well();
 }
@@ -171,10 +170,9 @@ bool a_host_without_adverb_is_stock_at_once() {
   Place place;
   Node seeker(place.policy(), [](Node&) {
     install();
-    const auto start = std::chrono::steady_clock::now();
     CHECK_THAT(bind(qp(here, 1, there)).verdict == Verdict::stock);
-    CHECK_THAT(std::chrono::steady_clock::now() - start < 2s);
-    CHECK_THAT(value(Counter::hellos_stock) == 1);
+    // Refused, and not waited for in vain.
+    CHECK_THAT(value(Counter::hellos_stock) == 1 && value(Counter::hellos_timeouts) == 0);
   });
   return seeker.ended_well();
 }
@@ -312,7 +310,7 @@ bool another_user_of_this_host_and_who_has_a_key_have_to_prove_themselves() {
           auto bound = promise.get_future();
           links().probe(qp(here, 1, there),
                         [&](link::Bound b) { promise.set_value(std::move(b)); });
-          CHECK_THAT(bound.wait_for(30s) == std::future_status::ready);
+          CHECK_THAT(bound.wait_for(hangs) == std::future_status::ready);
           const auto answer = bound.get();
           CHECK_THAT(answer.verdict == Verdict::adverb);
           CHECK_THAT(answer.proven == vouched);
@@ -339,9 +337,14 @@ bool equal_numbers_on_two_devices_are_told_apart() {
       me.hear('q');
     };
   };
-  Node looker(place.policy(), [](Node&) { CHECK_THAT(device(0) != device(1)); });
+  Node looker(place.policy(), [](Node& me) { me.tell(device(0) != device(1) ? 2 : 1); });
+  const uint32_t devices = looker.told();
   if (!looker.ended_well())
-    return true; // one device only, nothing to tell apart
+    return false;
+  if (devices == 1) {
+    skipped = "one device only, nothing to tell apart";
+    return true;
+  }
   Node first(place.policy(), own_on(0));
   if (!first.hear('r'))
     return false;
@@ -352,11 +355,9 @@ bool equal_numbers_on_two_devices_are_told_apart() {
     install();
     for (const int which : {0, 1, 0, 1}) {
       static uint64_t handle = 0;
-      const auto start = std::chrono::steady_clock::now();
       const auto bound = bind(qp(here, ++handle, there, which));
       CHECK_THAT(bound.verdict == Verdict::adverb);
       CHECK_THAT(bound.remote_handle == 20 + static_cast<uint64_t>(which));
-      CHECK_THAT(std::chrono::steady_clock::now() - start < 5s); // nobody waited for the wrong one
     }
   });
   return seeker.ended_well();
@@ -389,8 +390,7 @@ bool a_link_over_which_nothing_is_bound_ends_and_another_is_made() {
     const auto start = std::chrono::steady_clock::now();
     links().unbind(2);
     asker->wait_down(1);
-    const auto took = std::chrono::steady_clock::now() - start;
-    CHECK_THAT(took > 4s && took < 15s);
+    CHECK_THAT(std::chrono::steady_clock::now() - start > 4s);
     asker->sent = asker->received = asker->wanted = 0;
     const auto third = bind(qp(here + 2, 3, there + 2));
     CHECK_THAT(third.verdict == Verdict::adverb && third.channel != first.channel);
@@ -487,7 +487,7 @@ bool links_come_and_go_without_growing() {
   }
   // The last one's end is seen a little later.
   const auto start = std::chrono::steady_clock::now();
-  while (descriptors() > settled && std::chrono::steady_clock::now() - start < 10s)
+  while (descriptors() > settled && std::chrono::steady_clock::now() - start < hangs)
     std::this_thread::yield();
   return descriptors() <= settled;
 }

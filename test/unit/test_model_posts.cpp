@@ -212,7 +212,7 @@ TEST_CASE("between wr_start and wr_complete nobody else waits for the queue pair
     ibv_mr* mr = a.verbs.reg_mr(a.pd, a.memory.data(), 4096, IBV_ACCESS_LOCAL_WRITE);
     return received && polled && a.verbs.dereg_mr(mr) == 0;
   });
-  const bool went_on = other.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
+  const bool went_on = other.wait_for(std::chrono::seconds(120)) == std::future_status::ready;
   REQUIRE(two.b.receive(22, 0, 64) == 0);
   batch.send(2, 0, 64);
   CHECK(batch.complete() == 0);

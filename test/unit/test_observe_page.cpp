@@ -184,13 +184,13 @@ TEST_CASE("an exec'ed successor without adverb makes the page stale", "[observe]
     fcntl(STDERR_FILENO, F_SETFD, 0);
     // The shell tells the parent through stderr that the exec has happened.
     self.tell();
-    execl("/bin/sh", "sh", "-c", "echo up >&2; exec sleep 60", nullptr);
+    execl("/bin/sh", "sh", "-c", "echo up >&2; exec sleep 600", nullptr);
     return 1;
   });
   REQUIRE(child.wait_told());
   // The mapping is gone when the exec has happened; nothing else signals it without a pipe read.
   bool live = true;
-  for (int i = 0; i < 5000 && live; ++i) {
+  for (int i = 0; i < 120'000 && live; ++i) { // a watchdog of two minutes
     live = pages_in(box).at(0).live;
     if (live)
       usleep(1000);
