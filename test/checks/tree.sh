@@ -34,10 +34,10 @@ entries_outside_layout() {
   tracked | cut -d/ -f1 | sort -u | grep -vxE 'meson.build|preload|kernel|policy|examples|test|scripts|README.md|COPYING|\..*'
 }
 
-# A fault that is not there any more proves nothing of the simulation, or of the module's tests.
+# A fault that is not there any more proves nothing of the simulation, the liar or the module's tests.
 faults_that_do_not_apply() {
   local fault
-  for fault in test/sim/mutants/*.patch test/kernel/broken/*.patch; do
+  for fault in test/sim/mutants/*.patch test/liar/mutants/*.patch test/kernel/broken/*.patch; do
     git apply --check "$fault" 2> /dev/null || echo "$fault"
   done
 }
@@ -47,5 +47,5 @@ check_empty "every folder has a README.md" folders_without_readme
 check_empty "nothing is marked as unfinished" unfinished_markers
 check_empty "no file names a path of somebody's machine" machine_paths
 check_empty "the top level is as agreed" entries_outside_layout
-check_empty "every fault of the simulation and of the module can be made" faults_that_do_not_apply
+check_empty "every fault of the simulation, the liar and the module can be made" faults_that_do_not_apply
 finish
