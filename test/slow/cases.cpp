@@ -45,14 +45,6 @@ double Times::longest() const {
   return all_.empty() ? 0 : *std::max_element(all_.begin(), all_.end());
 }
 
-double noise(const Options& options, double without) {
-  return without + ms(options.page) / 2;
-}
-
-Milliseconds patience(const Options& options) {
-  return 4 * options.page + Milliseconds(10000);
-}
-
 size_t lead(size_t bytes) {
   return bytes > page_bytes ? margin / 4 : 0;
 }
@@ -83,37 +75,47 @@ void Waits::add(const Waits& more) {
 }
 
 Waits traffic(End& end, const std::vector<unsigned>& queues, const std::vector<unsigned>& cqs,
-              const std::function<bool()>& over) {
+              uint64_t count, const std::function<bool()>& begun,
+              const std::function<Request(unsigned queue, bool read)>& of) {
+  struct Asker {
+    unsigned queue = 0;
+    bool under_way = false, counts = false; // it was posted after it has begun
+    uint64_t done = 0;
+  };
   Waits waits;
-  std::vector<bool> under_way(queues.size());
+  std::vector<Asker> askers;
+  for (const unsigned queue : queues)
+    askers.push_back({queue});
+  const auto end_of_patience = Clock::now() + hangs;
   auto moved = Clock::now();
-  for (bool last = false;;) {
-    last = last || over();
-    bool none = true;
-    for (size_t i = 0; i < queues.size(); ++i) {
-      Queue& q = end.queue(queues[i]);
-      if (under_way[i] && end.idle(queues[i])) {
-        under_way[i] = false;
+  for (bool counts = false;;) {
+    counts = counts || begun();
+    bool over = counts;
+    for (Asker& asker : askers) {
+      Queue& q = end.queue(asker.queue);
+      if (asker.under_way && end.idle(asker.queue)) {
+        asker.under_way = false;
+        asker.done += asker.counts ? 1 : 0;
         moved = Clock::now();
         const double wait = ms(q.done_at - q.posted_at);
         waits.add({wait, 1, wait > 1 ? uint64_t{1} : 0});
       }
-      if (!under_way[i] && !last) {
-        end.post(queues[i], small_request(end, queues[i], waits.requests % 2 == 1));
-        under_way[i] = true;
+      if (!asker.under_way && (!counts || asker.done < count)) {
+        const bool read = waits.requests % 2 == 1;
+        asker.counts = counts;
+        end.post(asker.queue, of ? of(asker.queue, read) : small_request(end, asker.queue, read));
+        asker.under_way = true;
       }
-      none = none && !under_way[i];
+      over = over && !asker.under_way;
     }
-    if (last && none)
+    if (over)
       break;
     // Without a yield in between: Linux 6.18 has who yields wait for a whole slice each time, of
     // which many in a row are paid for later, by tens of milliseconds.
     for (const unsigned cq : cqs)
       end.poll(cq);
-    if (Clock::now() - moved > 2 * patience(end.options())) {
-      complain("requests of other queue pairs do not complete");
-      break;
-    }
+    must_not_hang(Clock::now() < moved + hangs, "requests of other queue pairs do not complete");
+    must_not_hang(counts || Clock::now() < end_of_patience, "the slow page is not asked for");
   }
   for (const unsigned i : queues)
     if (end.queue(i).status != 0)
@@ -126,7 +128,7 @@ void warm_up(End& end) {
   for (unsigned i = 0; i < end.queues(); ++i)
     for (const bool read : {false, true}) {
       end.post(i, small_request(end, i % 64, read));
-      if (!end.wait(i, Milliseconds(30000)) || end.queue(i).status != 0)
+      if (!end.wait(i))
         complain("the first request of queue pair %u fails", i);
     }
   // And the keys of the region with the slow pages, at an ordinary one.
@@ -134,7 +136,7 @@ void warm_up(End& end) {
     Request request = slow_request(end, opcode, 0, small);
     request.remote = end.peer_slow().memory;
     end.post(slow_queue, request);
-    if (!end.wait(slow_queue, Milliseconds(30000)) || end.queue(slow_queue).status != 0)
+    if (!end.wait(slow_queue))
       complain("a request of the slow region fails at an ordinary page");
   }
 }

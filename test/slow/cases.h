@@ -52,10 +52,6 @@ private:
   std::vector<double> all_;
 };
 
-// What may pass for the noise of a busy machine: what the same took without slow pages, and a
-// half of what a slow page takes: a host takes a processor away for up to 100 ms.
-double noise(const Options& options, double without);
-
 // A request for slow page `which` of the peer, on the slow queue pair: `bytes` with the page in
 // them.
 Request slow_request(End& end, ibv_wr_opcode opcode, size_t which, size_t bytes);
@@ -64,20 +60,21 @@ Request small_request(End& end, unsigned queue, bool read);
 // Where a slow request begins, before the start of the page.
 size_t lead(size_t bytes);
 
-// Small requests on these queue pairs, one at a time on each, until `over`.
 struct Waits {
   double longest = 0; // ms from the post to the completion
   uint64_t requests = 0;
   uint64_t late = 0; // longer than 1 ms
   void add(const Waits& more);
 };
-Waits traffic(End& end, const std::vector<unsigned>& queues, const std::vector<unsigned>& cqs,
-              const std::function<bool()>& over);
+// Requests on these queue pairs, one at a time on each: `count` more of each from when `begun` says
+// so on. Small ones of ordinary memory, or those that `of` makes.
+Waits traffic(
+    End& end, const std::vector<unsigned>& queues, const std::vector<unsigned>& cqs, uint64_t count,
+    const std::function<bool()>& begun = [] { return true; },
+    const std::function<Request(unsigned queue, bool read)>& of = {});
 
-// One request on each queue pair, so that links stand and keys are known.
+// Two requests on each queue pair, so that links stand and keys are known.
+inline constexpr unsigned warm_requests = 2;
 void warm_up(End& end);
-
-// How long a case waits for what must come, before it says that it does not.
-Milliseconds patience(const Options& options);
 
 } // namespace slow

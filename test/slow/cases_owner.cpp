@@ -15,7 +15,7 @@ constexpr const char* no_page_late = "stock pins: no page is away once it is reg
 // ---- regions and queue pairs come and go ----
 
 constexpr unsigned region_rounds = 6;
-constexpr Milliseconds idle_limit{30000};
+constexpr unsigned calls_each = 10; // of a kind while a page is away
 
 struct Calls {
   Times reg, dereg, dereg_known, create, destroy, modify_connected, destroy_connected;
@@ -57,8 +57,6 @@ void judge(const Options& options, const char* what, const Times& with, const Ti
        with.count(), with.median(), with.longest(), without.median(), without.longest());
   if (with.count() == 0)
     complain("%s: never called", what);
-  if (with.longest() > noise(options, without.longest()))
-    complain("%s waited for a slow page: %.0f ms", what, with.longest());
   if (options.strict && (with.median() > 1 || with.longest() > 10))
     complain("%s: median above 1 ms or longest above 10 ms", what);
 }
@@ -69,7 +67,7 @@ void regions_initiator(End& end) {
     const unsigned queue = usual_queues + i;
     end.post(queue, {IBV_WR_RDMA_WRITE, end.fast().memory, end.fast().mr->lkey, small,
                      end.peer_known(i).memory, end.peer_known(i).rkey});
-    if (!end.wait(queue, idle_limit) || end.queue(queue).status != 0)
+    if (!end.wait(queue))
       complain("the first request of a region fails");
   }
   end.meet();
@@ -77,7 +75,7 @@ void regions_initiator(End& end) {
   for (unsigned i = 0; i < region_rounds; ++i) {
     end.post(slow_queue,
              slow_request(end, i % 2 == 0 ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ, i, small));
-    if (!end.wait(slow_queue, patience(end.options())) || end.queue(slow_queue).status != 0)
+    if (!end.wait(slow_queue))
       complain("the slow request does not complete well");
     end.meet();
   }
@@ -90,28 +88,20 @@ void regions_owner(End& end, Habit habit) {
   end.meet();
   Calls without, with;
   for (unsigned i = 0; i < region_rounds; ++i) {
-    const auto until = Clock::now() + options.page / 4;
     without.known(end, region_rounds + i);
     without.connected(end, region_rounds + i);
-    while (Clock::now() < until)
+    for (unsigned n = 0; n < calls_each; ++n)
       without.once(end);
   }
   end.meet();
   for (unsigned i = 0; i < region_rounds; ++i) {
-    if (!end.pages()->wait_asked(i + 1, patience(options)))
-      complain("the slow page is not asked for");
-    if (end.pages()->all_asked_have_come())
-      complain("the page came before the owner could call anything");
-    // One kind first in each round, for what waits takes the page's whole time; WRITE and READ in
-    // turn.
-    if (i % 3 == 0)
+    must_not_hang(end.pages()->wait_asked(i + 1), "the slow page is not asked for");
+    // Each returns before the page comes; WRITE and READ in turn.
+    with.known(end, i);
+    with.connected(end, i);
+    for (unsigned n = 0; n < calls_each; ++n)
       with.once(end);
-    else if (i % 3 == 1)
-      with.known(end, i);
-    else
-      with.connected(end, i);
-    while (!end.pages()->all_asked_have_come())
-      with.once(end);
+    end.pages()->come_now(i);
     end.meet();
   }
   judge(options, "ibv_reg_mr", with.reg, without.reg);
@@ -148,20 +138,19 @@ void send_initiator(End& end) {
   warm_up(end);
   end.meet();
   Calls without, with;
-  const auto until = Clock::now() + options.page;
-  while (Clock::now() < until)
+  for (unsigned n = 0; n < calls_each; ++n)
     without.once(end);
   for (size_t i = 0; i < send_bytes.size(); ++i) {
     std::thread poster([&] {
       end.post(slow_queue, {IBV_WR_SEND, end.slow_page(i) - lead(send_bytes[i]),
                             end.slow_region().mr->lkey, send_bytes[i]});
     });
-    if (!end.pages()->wait_asked(i + 1, patience(options)))
-      complain("the slow page is not asked for");
-    while (!end.pages()->all_asked_have_come())
+    must_not_hang(end.pages()->wait_asked(i + 1), "the slow page is not asked for");
+    for (unsigned n = 0; n < calls_each; ++n)
       with.once(end);
+    end.pages()->come_now(i);
     poster.join();
-    if (!end.wait(slow_queue, patience(options)) || end.queue(slow_queue).status != 0)
+    if (!end.wait(slow_queue))
       complain("the SEND from a slow page does not complete well");
   }
   judge(options, "ibv_reg_mr", with.reg, without.reg);
@@ -174,10 +163,7 @@ void send_initiator(End& end) {
 // ---- the thread that brings the page calls verbs before it does ----
 
 constexpr unsigned handler_queue = 2;
-constexpr size_t handler_rounds = 2;     // a WRITE and a READ
-constexpr Milliseconds call_limit{1000}; // of one verb
-constexpr Milliseconds handler_limit{3000};
-constexpr Milliseconds guard_limit{6000};
+constexpr size_t handler_rounds = 2; // a WRITE and a READ
 
 // In the thread that brings the pages.
 void call_verbs(End& end, std::atomic<unsigned>& finished) {
@@ -191,53 +177,35 @@ void call_verbs(End& end, std::atomic<unsigned>& finished) {
   end.post(handler_queue, {IBV_WR_RDMA_WRITE, end.fast().memory, end.fast().mr->lkey, small,
                            end.peer_fast().memory + scratch / 2, end.peer_fast().rkey});
   const double posted = ms(Clock::now() - from);
-  const bool done = end.wait(handler_queue, handler_limit);
+  if (!end.wait(handler_queue))
+    complain("a request of the fault's handler fails");
   note("the handler, before the page: polled after %.1f ms, registered %.1f, deregistered %.1f, "
-       "posted %.1f, %s %.1f",
-       polled, registered, ended, posted, done ? "completed" : "gave up", ms(Clock::now() - from));
-  if (std::max({polled, registered - polled, ended - registered, posted - ended}) > ms(call_limit))
-    complain("a call of the fault's handler waits for the page it is to bring");
-  if (!done)
-    complain("a request of the fault's handler does not complete while the page is away");
+       "posted %.1f, completed %.1f",
+       polled, registered, ended, posted, ms(Clock::now() - from));
   ++finished;
 }
 
 void handler_owner(End& end, Habit habit) {
-  // Not of this frame: the handler may be stuck for longer.
-  const auto calls = std::make_shared<std::atomic<unsigned>>(0);
-  std::atomic<unsigned>& finished = *calls;
+  std::atomic<unsigned> finished{0};
   // The owner's own requests, too, need a link that stands.
   end.post(handler_queue, {IBV_WR_RDMA_WRITE, end.fast().memory, end.fast().mr->lkey, small,
                            end.peer_fast().memory + scratch / 2, end.peer_fast().rkey});
-  if (!end.wait(handler_queue, idle_limit) || end.queue(handler_queue).status != 0)
+  if (!end.wait(handler_queue))
     complain("the owner's first request fails");
   if (habit == Habit::polls)
     end.start_polling();
-  end.pages()->before_each([&end, calls] { call_verbs(end, *calls); });
-  end.pages()->take(Milliseconds(0));
+  end.pages()->before_each([&] { call_verbs(end, finished); });
+  end.pages()->come_when_asked();
   end.meet();
   for (unsigned i = 0; i < handler_rounds; ++i) {
-    if (!end.pages()->wait_asked(i + 1, patience(end.options())))
-      complain("the slow page is not asked for");
-    const auto finishes = [&](Milliseconds limit) {
-      const auto until = Clock::now() + limit;
-      while (finished <= i && Clock::now() < until)
-        std::this_thread::yield();
-      return finished > i;
-    };
-    // Nothing hangs: what the handler could not do, and so the page, comes by this thread. And the
-    // next one, too, where the handler waits for a copy that met it, and so nobody hears of it.
-    if (!finishes(guard_limit)) {
-      complain("the fault's handler is stuck in a verb");
-      end.pages()->come_now(i);
-      if (!finishes(guard_limit / 3))
-        end.pages()->come_now();
+    must_not_hang(end.pages()->wait_asked(i + 1), "the slow page is not asked for");
+    const auto until = Clock::now() + hangs;
+    while (finished <= i) {
+      must_not_hang(Clock::now() < until, "a verb of the fault's handler");
+      std::this_thread::yield();
     }
     end.meet();
   }
-  const auto until = Clock::now() + guard_limit;
-  while (finished < handler_rounds && Clock::now() < until)
-    std::this_thread::yield();
 }
 
 void handler_initiator(End& end) {
@@ -246,7 +214,7 @@ void handler_initiator(End& end) {
   for (unsigned i = 0; i < handler_rounds; ++i) {
     const ibv_wr_opcode opcode = i % 2 == 0 ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ;
     end.post(slow_queue, slow_request(end, opcode, i, small));
-    if (!end.wait(slow_queue, 4 * guard_limit) || end.queue(slow_queue).status != 0)
+    if (!end.wait(slow_queue))
       complain("the slow %s does not complete well", said(opcode));
     end.meet();
   }
@@ -257,6 +225,8 @@ void handler_initiator(End& end) {
 constexpr unsigned own_queues = 200; // a page each, or few
 constexpr unsigned few_queues = 8;   // many pages each, one behind the other
 constexpr unsigned threads_more = 40;
+constexpr size_t held =
+    8; // pages that are away at once before any comes: a link has no more credits
 
 unsigned threads_now() {
   unsigned count = 0;
@@ -284,7 +254,6 @@ void many_initiator(End& end, unsigned queues) {
   end.meet(); // the owner has counted its threads
   Region local = end.make_region(options.many * small);
   const auto from = Clock::now();
-  const auto until = from + options.page / 4 * static_cast<int>(options.many) + Milliseconds(30000);
   const auto post = [&](size_t i) {
     std::byte* at = local.memory + i * small;
     if (many_opcode(i, queues) == IBV_WR_RDMA_WRITE)
@@ -293,22 +262,32 @@ void many_initiator(End& end, unsigned queues) {
              {many_opcode(i, queues), at, local.mr->lkey, small, end.peer_slow_page(i),
               end.peer_slow().rkey});
   };
-  size_t posted = 0;
-  bool all = false;
-  while (!all && Clock::now() < until) {
+  size_t posted = 0, done = 0;
+  const auto post_more = [&] {
     while (posted < options.many &&
            end.has_room(usual_queues + static_cast<unsigned>(posted % queues)))
       post(posted++);
+  };
+  post_more();
+  while (!end.awaited())
+    end.poll();
+  end.heard();
+  end.go_on();
+  auto moved = Clock::now();
+  while (done < options.many) {
+    post_more();
     if (!end.poll())
       std::this_thread::yield();
-    all = posted == options.many;
+    const size_t before = done;
+    done = 0;
     for (unsigned i = 0; i < queues; ++i)
-      all = all && end.idle(usual_queues + i);
+      done += end.queue(usual_queues + i).done;
+    done -= warm_requests * queues;
+    moved = done == before ? moved : Clock::now();
+    must_not_hang(Clock::now() < moved + hangs, "slow requests though their pages come");
   }
   note("%zu slow requests of %u queue pairs: %.0f ms", options.many, queues,
        ms(Clock::now() - from));
-  if (!all)
-    complain("slow requests do not complete though their pages come");
   for (unsigned i = 0; i < queues; ++i)
     if (end.queue(usual_queues + i).status != 0)
       complain("a slow request fails: status %d", end.queue(usual_queues + i).status.load());
@@ -316,13 +295,9 @@ void many_initiator(End& end, unsigned queues) {
     if (many_opcode(i, queues) == IBV_WR_RDMA_READ &&
         !matches(local.memory + i * small, small, SlowPages::value(i)))
       complain("the READ of slow page %zu met other bytes", i);
-  const auto again = Clock::now();
-  const Waits after =
-      traffic(end, {1, 2, 3}, {0, 1}, [&] { return Clock::now() - again > Milliseconds(100); });
-  note("other traffic afterwards: %llu requests in 100 ms, longest %.1f ms",
+  const Waits after = traffic(end, {1, 2, 3}, {0, 1}, options.requests);
+  note("other traffic afterwards: longest of %llu requests %.1f ms",
        static_cast<unsigned long long>(after.requests), after.longest);
-  if (after.requests < 3 || after.longest > 1000)
-    complain("other traffic does not start again");
   end.end_region(local);
   end.meet();
 }
@@ -331,12 +306,15 @@ void many_owner(End& end, unsigned queues, Habit habit) {
   const Options& options = end.options();
   if (habit == Habit::polls)
     end.start_polling();
-  end.pages()->take(options.page / 4);
   end.meet();
   const unsigned before = threads_now();
   std::atomic<unsigned> most{before};
   end.pages()->before_each([&] { most = std::max(most.load(), threads_now()); });
   end.meet();
+  end.away(std::min(held, options.many));
+  end.heard();
+  most = std::max(most.load(), threads_now());
+  end.pages()->come_when_asked();
   end.meet(); // all is done
   note("threads: %u before, %u at most, %u after; %zu pages away at once", before, most.load(),
        threads_now(), end.pages()->most_at_once());

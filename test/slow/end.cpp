@@ -58,6 +58,13 @@ void must(bool good, const char* what) {
   _Exit(99);
 }
 
+void must_not_hang(bool came, const char* what) {
+  if (came)
+    return;
+  complain("hangs: %s", what);
+  _Exit(1);
+}
+
 End::End(const Options& options, const Setup& setup, bool owner, int socket)
     : options_(options), socket_(socket) {
   int count = 0;
@@ -89,8 +96,9 @@ End::End(const Options& options, const Setup& setup, bool owner, int socket)
     else
       memset(slow_.memory + at, 0, page_bytes);
   if (slow_pages != 0)
-    pages_ = std::make_unique<SlowPages>(slow_.memory + margin, slow_pages,
-                                         options.pinned ? Milliseconds(0) : options.page);
+    pages_ = std::make_unique<SlowPages>(slow_.memory + margin, slow_pages);
+  if (pages_ && options.pinned)
+    pages_->come_when_asked();
   slow_.mr = ibv_reg_mr(pd_, slow_.memory, slow_.bytes,
                         slow_pages == 0 || setup.slow_is_remote ? all_rights
                                                                 : int{IBV_ACCESS_LOCAL_WRITE});
@@ -253,15 +261,14 @@ bool End::poll() {
   return poll(1) || first;
 }
 
-bool End::wait(unsigned queue, Milliseconds limit) {
-  const auto end = Clock::now() + limit;
+bool End::wait(unsigned queue) {
+  const auto end = Clock::now() + hangs;
   while (!idle(queue)) {
-    if (Clock::now() > end)
-      return false;
+    must_not_hang(Clock::now() < end, "a completion");
     if (!poll())
       std::this_thread::yield();
   }
-  return true;
+  return queues_[queue]->status == 0;
 }
 
 void End::start_polling() {
@@ -269,15 +276,19 @@ void End::start_polling() {
   stop_polling_ = false;
   poller_ = std::thread([this] {
     while (!stop_polling_) {
-      for (unsigned cq = 0; cq < cqs_.size(); ++cq) {
-        const auto from = Clock::now();
-        poll(cq);
-        const Clock::rep took = (Clock::now() - from).count();
-        if (took > longest_poll_)
-          longest_poll_ = took;
-      }
+      poll();
+      ++polls_;
     }
   });
+}
+
+void End::await_polls(uint64_t more) {
+  const uint64_t least = polls_ + more;
+  const auto end = Clock::now() + hangs;
+  while (polls_ < least) {
+    must_not_hang(Clock::now() < end, "ibv_poll_cq while a page is away");
+    std::this_thread::yield();
+  }
 }
 
 void End::stop_polling() {
@@ -304,6 +315,11 @@ bool End::awaited() {
 void End::meet() {
   tell('!');
   hear<char>();
+}
+
+void End::away(size_t asked) {
+  must_not_hang(options_.pinned || pages_->wait_asked(asked), "the slow page is not asked for");
+  tell('.');
 }
 
 } // namespace slow

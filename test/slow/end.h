@@ -14,11 +14,11 @@
 namespace slow {
 
 struct Options {
-  Milliseconds page{300}; // how long a page stays away
-  size_t pages = 6;       // slow pages in a row
-  size_t many = 200;      // slow pages at once
-  bool strict = false;    // also judge the figures that only an idle machine keeps
-  bool pinned = false;    // whoever registers memory brings its pages, as a device that pins does
+  uint64_t requests = 200; // of each other queue pair while a page is away
+  size_t pages = 6;        // slow pages in a row
+  size_t many = 200;       // slow pages at once
+  bool strict = false;     // also judge the figures that only an idle machine keeps
+  bool pinned = false;     // whoever registers memory brings its pages, as a device that pins does
 };
 
 // Counts, and says why on stdout. Any thread.
@@ -27,6 +27,8 @@ unsigned complaints();
 void note(const char* format, ...) __attribute__((format(printf, 1, 2)));
 // Ends the process.
 void must(bool good, const char* what);
+// The same where something never comes: the other process, too, ends then.
+void must_not_hang(bool came, const char* what);
 
 inline double ms(Clock::duration d) {
   return std::chrono::duration<double, std::milli>(d).count();
@@ -117,13 +119,14 @@ public:
   bool poll(unsigned cq, ibv_wc* into, int most);
   bool idle(unsigned queue) { return queues_[queue]->done == queues_[queue]->posted; }
   bool has_room(unsigned queue) { return queues_[queue]->posted - queues_[queue]->done < depth; }
-  // Polls until the queue pair has nothing under way.
-  bool wait(unsigned queue, Milliseconds limit);
+  // Polls until the queue pair has nothing under way; says whether all that it had went well.
+  bool wait(unsigned queue);
 
   // A thread of the program that polls all its completion queues in a loop, as many programs do.
   void start_polling();
   void stop_polling();
-  Clock::duration longest_poll() { return Clock::duration(longest_poll_.exchange(0)); }
+  // Until that thread has polled each so many times more.
+  void await_polls(uint64_t more);
 
   template <typename T> void tell(const T& value) { send_bytes(&value, sizeof value); }
   template <typename T> T hear() {
@@ -133,6 +136,11 @@ public:
   }
   // Both are here.
   void meet();
+  // At the end that has the slow pages: so many were asked for, which the other end hears, and has
+  // heard() of. All that the other end then does before its go_on() happens while they are away.
+  void away(size_t asked);
+  void heard() { hear<char>(); }
+  void go_on() { tell('.'); }
   // Whether the other one is there already.
   bool awaited();
 
@@ -155,7 +163,7 @@ private:
   std::unique_ptr<SlowPages> pages_;
   std::thread poller_;
   std::atomic<bool> polled_by_many_{false}, stop_polling_{false};
-  std::atomic<Clock::rep> longest_poll_{0};
+  std::atomic<uint64_t> polls_{0}; // of all completion queues
 };
 
 } // namespace slow

@@ -20,7 +20,7 @@
 
 namespace {
 
-constexpr const char* usage = "usage: slow --list | [--page-ms N] [--pages N] [--many N] "
+constexpr const char* usage = "usage: slow --list | [--requests N] [--pages N] [--many N] "
                               "[--strict] [--long] [--pinned] CASE\n";
 
 std::vector<slow::Case> cases(const slow::Options& options) {
@@ -42,7 +42,8 @@ bool ends_by(pid_t child, slow::Clock::time_point until) {
   const int fd = static_cast<int>(syscall(SYS_pidfd_open, child, 0));
   if (fd < 0)
     return false;
-  const auto left = std::chrono::ceil<slow::Milliseconds>(until - slow::Clock::now()).count();
+  const auto left =
+      std::chrono::ceil<std::chrono::milliseconds>(until - slow::Clock::now()).count();
   pollfd ended{fd, POLLIN, 0};
   const int rc = poll(&ended, 1, static_cast<int>(std::max<decltype(left)>(left, 0)));
   close(fd);
@@ -73,9 +74,9 @@ int run_case(const slow::Options& options, const slow::Case& which) {
   close(ends[0]);
   close(ends[1]);
   bool skipped = false, failed = false;
-  // Far more than any case takes: only what hangs meets it.
-  const auto slow_pages = static_cast<long>(which.setup.slow_pages) + 20;
-  const auto until = slow::Clock::now() + std::chrono::seconds(120) + 2 * slow_pages * options.page;
+  // Each wait of theirs ends after a minute, but that of a verb.
+  const auto until =
+      slow::Clock::now() + 2 * slow::hangs + std::chrono::seconds(2) * which.setup.slow_pages;
   for (const pid_t child : children) {
     if (!ends_by(child, until)) {
       puts("# a process hangs");
@@ -107,14 +108,14 @@ int main(int argc, char** argv) {
   Options options;
   bool list = false;
   const option names[] = {
-      {"page-ms", required_argument, nullptr, 'm'}, {"pages", required_argument, nullptr, 'p'},
-      {"many", required_argument, nullptr, 'n'},    {"strict", no_argument, nullptr, 's'},
-      {"long", no_argument, nullptr, 'L'},          {"pinned", no_argument, nullptr, 'P'},
-      {"list", no_argument, nullptr, 'l'},          {nullptr, 0, nullptr, 0}};
+      {"requests", required_argument, nullptr, 'r'}, {"pages", required_argument, nullptr, 'p'},
+      {"many", required_argument, nullptr, 'n'},     {"strict", no_argument, nullptr, 's'},
+      {"long", no_argument, nullptr, 'L'},           {"pinned", no_argument, nullptr, 'P'},
+      {"list", no_argument, nullptr, 'l'},           {nullptr, 0, nullptr, 0}};
   for (int c; (c = getopt_long(argc, argv, "", names, nullptr)) != -1;) {
     switch (c) {
-    case 'm':
-      options.page = Milliseconds(atoi(optarg));
+    case 'r':
+      options.requests = strtoul(optarg, nullptr, 10);
       break;
     case 'p':
       options.pages = strtoul(optarg, nullptr, 10);
@@ -126,7 +127,7 @@ int main(int argc, char** argv) {
       options.strict = true;
       break;
     case 'L':
-      options = {Milliseconds(4000), 100, 1000, true, options.pinned};
+      options = {10000, 100, 1000, true, options.pinned};
       break;
     case 'P':
       options.pinned = true;
@@ -139,7 +140,7 @@ int main(int argc, char** argv) {
       return 2;
     }
   }
-  if (options.page.count() < 40 || options.pages == 0 || options.many == 0) {
+  if (options.requests == 0 || options.pages == 0 || options.many == 0) {
     fputs(usage, stderr);
     return 2;
   }

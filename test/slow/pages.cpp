@@ -42,8 +42,7 @@ bool matches(const std::byte* at, size_t bytes, uint64_t value) {
   return true;
 }
 
-SlowPages::SlowPages(std::byte* first, size_t count, Milliseconds after)
-    : first_(first), after_(after), pages_(count) {
+SlowPages::SlowPages(std::byte* first, size_t count) : first_(first), pages_(count) {
   // Also for faults of the kernel's own copies: the loopback device and adverb's fallback make
   // such.
   faults_ = static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK));
@@ -73,9 +72,12 @@ SlowPages::~SlowPages() {
   close(wake_);
 }
 
-void SlowPages::take(Milliseconds after) {
-  const std::lock_guard hold(lock_);
-  after_ = after;
+void SlowPages::come_when_asked() {
+  {
+    const std::lock_guard hold(lock_);
+    held_ = false;
+  }
+  eventfd_write(wake_, 1);
 }
 
 void SlowPages::before_each(std::function<void()> call) {
@@ -83,9 +85,9 @@ void SlowPages::before_each(std::function<void()> call) {
   before_each_ = std::move(call);
 }
 
-bool SlowPages::wait_asked(size_t many, Milliseconds limit) {
+bool SlowPages::wait_asked(size_t many) {
   std::unique_lock hold(lock_);
-  return changed_.wait_for(hold, limit, [&] { return asked_ >= many; });
+  return changed_.wait_for(hold, hangs, [&] { return asked_ >= many; });
 }
 
 size_t SlowPages::asked() {
@@ -96,16 +98,6 @@ size_t SlowPages::asked() {
 size_t SlowPages::most_at_once() {
   const std::lock_guard hold(lock_);
   return most_at_once_;
-}
-
-bool SlowPages::all_asked_have_come() {
-  const std::lock_guard hold(lock_);
-  return here_ == asked_;
-}
-
-Clock::time_point SlowPages::last_came() {
-  const std::lock_guard hold(lock_);
-  return last_came_;
 }
 
 void SlowPages::come_now() {
@@ -122,7 +114,6 @@ void SlowPages::on_fault(uintptr_t address) {
     if (page.state != State::away)
       return; // one more thread waits for it, and is woken with the others
     page.state = State::asked;
-    page.due = Clock::now() + after_;
     ++asked_;
     most_at_once_ = std::max(most_at_once_, asked_ - here_);
     call = before_each_;
@@ -140,7 +131,6 @@ void SlowPages::come_now(size_t which) {
   if (page.state == State::here)
     return;
   here_ += page.state == State::asked ? 1 : 0;
-  last_came_ = Clock::now();
   // Before anybody can see its bytes.
   page.state = State::here;
   uffdio_copy copy{};
@@ -160,30 +150,21 @@ void SlowPages::come_now(size_t which) {
 
 void SlowPages::serve() {
   for (;;) {
-    Clock::time_point next = Clock::time_point::max();
     std::vector<size_t> due;
     {
       const std::lock_guard hold(lock_);
       if (stop_)
         break;
-      const auto now = Clock::now();
-      for (size_t i = 0; i < pages_.size(); ++i) {
-        if (pages_[i].state != State::asked)
-          continue;
-        if (pages_[i].due <= now)
+      for (size_t i = 0; i < pages_.size() && !held_; ++i)
+        if (pages_[i].state == State::asked)
           due.push_back(i);
-        else
-          next = std::min(next, pages_[i].due);
-      }
     }
     for (const size_t i : due)
       come_now(i);
-    const bool none = next == Clock::time_point::max();
-    const auto left =
-        std::max(Clock::duration::zero(), none ? Clock::duration::zero() : next - Clock::now());
-    const auto ms = std::chrono::ceil<Milliseconds>(left).count();
     std::array<pollfd, 2> fds{pollfd{faults_, POLLIN, 0}, pollfd{wake_, POLLIN, 0}};
-    poll(fds.data(), fds.size(), none ? -1 : static_cast<int>(ms));
+    poll(fds.data(), fds.size(), -1);
+    eventfd_t woken = 0;
+    eventfd_read(wake_, &woken);
     uffd_msg message{};
     while (read(faults_, &message, sizeof message) == static_cast<ssize_t>(sizeof message))
       if (message.event == UFFD_EVENT_PAGEFAULT)
