@@ -8,9 +8,12 @@
 #include <csignal>
 #include <cstdarg>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <dlfcn.h>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -289,10 +292,32 @@ void blocked(const char*) {
   copies.say();
 }
 
-// Longer than a library may take to notice.
-void wait_a_while() {
-  const timespec time{0, 30'000'000};
-  nanosleep(&time, nullptr);
+// Until the next copy looks at who has the signals: it does so when 10 ms have passed since the
+// last time, by the coarse clock.
+void wait_for_a_look() {
+  const auto now = [] {
+    timespec t{};
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+    return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
+  };
+  for (const int64_t from = now(); now() - from <= 10'000'000;) {
+    const timespec time{0, 1'000'000};
+    nanosleep(&time, nullptr);
+  }
+}
+
+// What is logged is written by a thread of its own, which the end of the program does not wait for.
+// The log is the file that run.sh names; a minute's alarm ends the wait for a line that never
+// comes.
+void await_logged(const char* line) {
+  const char* path = getenv("SIGNALS_LOG");
+  for (bool found = path == nullptr; !found;) {
+    std::ifstream log(path);
+    const std::string text{std::istreambuf_iterator<char>(log), {}};
+    found = text.find(line) != std::string::npos;
+    const timespec time{0, 1'000'000};
+    nanosleep(&time, nullptr);
+  }
 }
 
 void past_hooks(const char*) {
@@ -315,7 +340,7 @@ void past_hooks(const char*) {
   act.flags = 0x04000000;
   act.mask = 0;
   must(syscall(SYS_rt_sigaction, SIGSEGV, &act, nullptr, sizeof act.mask) == 0, "rt_sigaction");
-  wait_a_while();
+  wait_for_a_look();
   copies.say();
   say_disposition(SIGSEGV);
   say_disposition(SIGBUS);
@@ -325,6 +350,7 @@ void past_hooks(const char*) {
   say("signal: %s", name_of(signal(SIGSEGV, second)));
   touch(no_access());
   copies.say();
+  await_logged("replaced past sigaction");
 }
 
 void masked_past_hooks(const char*) {
@@ -333,7 +359,7 @@ void masked_past_hooks(const char*) {
   say_whose();
   const uint64_t faults = (1ul << (SIGSEGV - 1)) | (1ul << (SIGBUS - 1));
   syscall(SYS_rt_sigprocmask, SIG_BLOCK, &faults, nullptr, sizeof faults);
-  wait_a_while();
+  wait_for_a_look();
   copies.say();
 }
 

@@ -45,7 +45,7 @@ mapfile -t cases < <("$program" --list)
 [ ${#cases[@]} != 0 ] || echo "not ok - there are cases"
 for case in "${cases[@]}"; do
   run stock "$case" ADVERB_POLICY=off
-  run adverb "$case" ADVERB_POLICY=default ADVERB_LOG=warn "LD_PRELOAD=${runtime:+$runtime:}$adverb"
+  run adverb "$case" ADVERB_POLICY=default ADVERB_LOG=warn "SIGNALS_LOG=$work/adverb.errors" "LD_PRELOAD=${runtime:+$runtime:}$adverb"
   if ! diff "$work/stock" "$work/adverb" > "$work/difference"; then
     echo "not ok - $case: under adverb the program sees other signals"
     sed 's/^/# /' "$work/difference" "$work/adverb.errors"
