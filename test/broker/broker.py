@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""broker.py DIRECTORY-OF-LOOPBACK LIBADVERB BENCH_UNLOAD: the host's broker is a process of its own, that
-belongs to no program (README.md). Prints TAP."""
+"""broker.py DIRECTORY-OF-LOOPBACK LIBADVERB BENCH_UNLOAD [--gate]: the host's broker is a process of its own, that
+belongs to no program (README.md). --gate: only the cases whose verdict depends on no clock. Prints TAP."""
 
 import json
 import os
@@ -16,15 +16,16 @@ import tempfile
 import time
 
 LOOPBACK, LIBRARY, PROGRAM = (os.path.abspath(a) for a in sys.argv[1:4])
+GATE = "--gate" in sys.argv[4:]
 PORT = 7771
-SLOW = 5 if os.environ.get("ADVERB_SANITIZER") else 1
+HANGS = 60 * (5 if os.environ.get("ADVERB_SANITIZER") else 1)  # seconds after which what has to come hangs
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "true"]
 NO_CAPABILITIES = "0000000000000000"
 
 
-def until(condition, seconds):
-    """What it answers at last: true, or what it was when the time was over"""
-    end = time.monotonic() + seconds * SLOW
+def until(condition):
+    """What it answers at last: true, or what it was when it hung"""
+    end = time.monotonic() + HANGS
     while not (answer := condition()) and time.monotonic() < end:
         time.sleep(0.02)
     return answer
@@ -84,7 +85,7 @@ class Programs:
         """A pair that makes its links and does its work: why it did not, or nothing"""
         try:
             done = subprocess.run([PROGRAM, "read", "8", "1", "200"], env=self.environment, check=False,
-                                  capture_output=True, text=True, timeout=30 * SLOW)
+                                  capture_output=True, text=True, timeout=HANGS)
         except subprocess.TimeoutExpired:
             return "it does not end"
         return "" if done.returncode == 0 else f"status {done.returncode}: {done.stderr}"
@@ -117,15 +118,23 @@ def children(pid):
 
 def started(programs):
     pair = programs.idle()
-    assert until(lambda: len(brokers()) == 1 and linked(pair), 10), "no broker is there"
+    assert until(lambda: len(brokers()) == 1 and linked(pair)), "no broker is there"
     return pair
+
+
+def served_by(broker):
+    """How many programs' links it has made, as it counts them"""
+    command = os.path.join(os.path.dirname(LIBRARY), "tools/adverb")
+    shown = subprocess.run([command, "stat", "-p", str(broker), "--json"], capture_output=True, text=True, check=False)
+    assert shown.returncode == 0, shown.stderr
+    return json.loads(shown.stdout)["counters"]["broker_served"]
 
 
 def nobodys_child(programs):
     pair = started(programs)
     broker, = brokers()
     # It is followed before it has begun: who connects waits in the queue of its sockets.
-    until(lambda: status_of(broker)["NoNewPrivs"].strip() == "1" and int(status_of(broker)["Threads"]) > 1, 10)
+    until(lambda: status_of(broker)["NoNewPrivs"].strip() == "1" and int(status_of(broker)["Threads"]) > 1)
     status = status_of(broker)
     descriptors = {os.readlink(f"/proc/{broker}/fd/{fd}") for fd in ("0", "1", "2")}
     with open(f"/proc/{broker}/environ", "rb") as file:
@@ -144,30 +153,30 @@ def nobodys_child(programs):
 
 def ends_with_the_last(programs):
     one, other = started(programs), programs.idle()
-    assert until(lambda: linked(other), 10)
+    assert until(lambda: linked(other))
     broker = brokers()
     programs.end(one)
     time.sleep(2)  # longer than a broker stays that has nobody
     assert brokers() == broker, "it went while a program was there"
     programs.end(other)
-    assert until(lambda: not brokers(), 5), "it stays"
+    assert until(lambda: not brokers()), "it stays"
 
 
 def one_for_all(programs):
     pairs = [programs.idle() for _ in range(12)]
-    assert until(lambda: all(linked(pair) for pair in pairs), 30), "not all have one"
+    assert until(lambda: all(linked(pair) for pair in pairs)), "not all have one"
     # Its sockets take connections before it is a process of this name.
-    until(brokers, 10)
-    assert len(brokers()) == 1, f"there are {len(brokers())}"
+    # And one that finds them taken ends.
+    assert until(lambda: len(brokers()) == 1), f"there are {len(brokers())}"
 
 
 def a_stopped_program(programs):
     pair = started(programs)
+    broker, = brokers()
     os.killpg(pair.pid, signal.SIGSTOP)
-    begun = time.monotonic()
+    before = served_by(broker)
     assert not (why := programs.work()), why
-    took = time.monotonic() - begun
-    assert took < 3 * SLOW, f"links took {took:.1f} s"
+    assert brokers() == [broker] and served_by(broker) > before, "another one has made the links"
 
 
 def a_killed_one(programs):
@@ -175,9 +184,10 @@ def a_killed_one(programs):
     for _ in range(3):
         was, = brokers()
         os.kill(was, signal.SIGKILL)
-        # The first time another one is started; who has started one that ended at once serves itself.
-        assert until(lambda: linked(pair) and was not in brokers(), 10), "its members have none"
+        # The first time another one is started; a program whose broker ended at once serves itself.
+        assert until(lambda: linked(pair) and was not in brokers()), "its members have none"
         assert not (why := programs.work()), why
+        assert until(lambda: len(brokers()) < 2), f"there are {len(brokers())}"
         if not brokers():
             break
 
@@ -187,16 +197,16 @@ def started_by_hand(programs):
     broker, = brokers()
     command = os.path.join(os.path.dirname(LIBRARY), "tools/adverb")
     done = subprocess.run([command, "broker", "--port", str(PORT)], capture_output=True, text=True, check=False,
-                          timeout=30)
+                          timeout=HANGS)
     assert done.returncode == 1 and "end those first" in done.stderr, done.stderr
     programs.end(pair)
-    assert until(lambda: broker not in brokers(), 5), "it stays"
+    assert until(lambda: broker not in brokers()), "it stays"
     with subprocess.Popen([command, "broker", "--port", str(PORT)], stdout=subprocess.PIPE) as by_hand:
         assert by_hand.stdout.readline().startswith(b"adverb broker: serving")
         assert not (why := programs.work()), why
         assert brokers() == [by_hand.pid], "another one was started"
         by_hand.terminate()
-        assert by_hand.wait(10) == 0
+        assert by_hand.wait(HANGS) == 0
 
 
 def started_by_its_sockets(programs):
@@ -212,11 +222,11 @@ def started_by_its_sockets(programs):
         try:
             listening = lambda: f"@adverb.broker.{PORT}" in subprocess.run(
                 ["ss", "-xlH"], capture_output=True, text=True, check=True).stdout
-            assert until(listening, 10), "nobody listens"
+            assert until(listening), "nobody listens"
             assert not (why := programs.work()), why
             assert brokers() == [waiting.pid], f"{brokers()} serve, not the one that has the sockets"
             assert status_of(waiting.pid)["Uid"].split()[1] == "65534", "it is not nobody's"
-            assert until(lambda: waiting.poll() is not None, 10), "it stays when it is not needed"
+            assert until(lambda: waiting.poll() is not None), "it stays when it is not needed"
             assert waiting.returncode == 0, f"status {waiting.returncode}"
         finally:
             waiting.kill()
@@ -227,29 +237,25 @@ def what_it_says(programs):
     """It has no terminal: what it has to say stands where the program that started it writes"""
     pair = started(programs)
     broker, = brokers()
-    assert until(lambda: "stopped" not in status_of(broker)["State"] and int(status_of(broker)["Threads"]) > 1, 10)
+    assert until(lambda: "stopped" not in status_of(broker)["State"] and int(status_of(broker)["Threads"]) > 1)
     assert not (why := programs.work()), why  # it serves, so it has raised its limit
     subprocess.run(["prlimit", f"--pid={broker}", "--nofile=12:12"], check=True)
     strangers = []
     said = os.path.join(programs.scratch, f"log.{broker}")
     try:
         for _ in range(16):
-            strangers.append(socket.create_connection(("127.0.0.1", PORT), timeout=10))
+            strangers.append(socket.create_connection(("127.0.0.1", PORT), timeout=HANGS))
         # It opens the file before it writes to it.
-        assert until(lambda: os.path.exists(said) and os.path.getsize(said) > 0, 10), "it says nothing"
+        assert until(lambda: os.path.exists(said) and os.path.getsize(said) > 0), "it says nothing"
     finally:
         for stranger in strangers:
             stranger.close()
     with open(said, encoding="utf-8") as file:
         text = file.read()
     assert "no descriptors left for connections" in text, f"it says: {text}"
-    command = os.path.join(os.path.dirname(LIBRARY), "tools/adverb")
-    shown = subprocess.run([command, "stat", "-p", str(broker), "--json"], capture_output=True, text=True, check=False)
-    assert shown.returncode == 0, shown.stderr
-    counters = json.loads(shown.stdout)
-    assert counters["counters"]["broker_served"] > 0, counters
+    assert served_by(broker) > 0, "it counts no link"
     programs.end(pair)
-    assert until(lambda: not brokers(), 5), "it stays"
+    assert until(lambda: not brokers()), "it stays"
     left = [name for name in os.listdir("/dev/shm") if re.fullmatch(rf"adverb\.\d+\.{broker}\.\d+", name)]
     assert not left, f"it leaves {left}"
 
@@ -270,19 +276,19 @@ def served(pid):
 
 def stat_shows_a_peer(programs, level="vouched", proven=0):
     pair = programs.busy()
-    assert until(lambda: linked(pair), 10)
+    assert until(lambda: linked(pair))
     pids = [pair.pid, *children(pair.pid)]
-    assert until(lambda: any(served(pid) for pid in pids), 10), f"nobody was served: {[peers_of(p) for p in pids]}"
+    assert until(lambda: any(served(pid) for pid in pids)), f"nobody was served: {[peers_of(p) for p in pids]}"
     owner = next(pid for pid in pids if served(pid))
     peer, = served(owner)
     expected = {"address": "127.0.0.1", "level": level, "processes": 1, "links": 1, "channels": 1, "qps_bound": 1,
                 "qps_proven": proven, "auth_failures": 0, "requests_unbound": 0, "malformed_messages": 0}
-    assert until(lambda: all(served(owner)[0][name] == value for name, value in expected.items()), 10), served(owner)
+    assert until(lambda: all(served(owner)[0][name] == value for name, value in expected.items())), served(owner)
     assert not any(peer["bounds_hit"].values()), peer
     # The other one says the same of it, from its side.
     other, = (pid for pid in pids if pid != owner)
-    asked = [p for p in peers_of(other, "--json") if p["role"] == "owner"]
-    assert [(p["level"], p["links"], p["qps_proven"]) for p in asked] == [(level, 1, proven)], asked
+    asked = lambda: [(p["level"], p["links"], p["qps_proven"]) for p in peers_of(other, "--json") if p["role"] == "owner"]
+    assert until(lambda: asked() == [(level, 1, proven)]), asked()
     table = peers_of(owner)
     assert "127.0.0.1" in table and level in table and peer["process"][:8] in table, table
 
@@ -316,13 +322,13 @@ def stat_shows_who_was_refused(programs):
     keyed = Programs(programs.scratch, {"key_file": key})
     try:
         pair = keyed.busy()
-        assert until(lambda: linked(pair), 10)
+        assert until(lambda: linked(pair))
         pids = [pair.pid, *children(pair.pid)]
-        assert until(lambda: any(served(pid) for pid in pids), 10), "nobody was served"
+        assert until(lambda: any(served(pid) for pid in pids)), "nobody was served"
         # Somebody who does not know the key asks for one queue pair after another, until one is somebody's.
         process = bytes(range(16))
         for number in range(2, 256):
-            with socket.create_connection(("127.0.0.1", PORT), timeout=10) as stranger:
+            with socket.create_connection(("127.0.0.1", PORT), timeout=HANGS) as stranger:
                 stranger.sendall(frame(HELLO, process + bytes(32) + struct.pack("<IIHHI", 1 << 14 | number, 0,
                                                                                 VERSION, VERSION, 0)))
                 kind, payload = hear(stranger)
@@ -338,7 +344,7 @@ def stat_shows_who_was_refused(programs):
             raise AssertionError("no queue pair is anybody's")
         refused = lambda: [peer for pid in pids for peer in peers_of(pid, "--json")
                            if peer["process"] == process.hex() and peer["auth_failures"] == 1]
-        assert until(refused, 10), [peers_of(pid) for pid in pids]
+        assert until(refused), [peers_of(pid) for pid in pids]
         peer, = refused()
         assert (peer["role"], peer["level"], peer["links"], peer["qps_bound"]) == ("initiator", "none", 0, 0), peer
         honest = [peer for pid in pids for peer in served(pid)]
@@ -354,7 +360,7 @@ def doctor_is_answered(programs):
     def walk():
         done = subprocess.run([command, "doctor", "--peer", f"127.0.0.1:{PORT}", "--json"], capture_output=True,
                               text=True, check=False, env={**os.environ, "ADVERB_POLICY": programs.environment[
-                                  "ADVERB_POLICY"]}, timeout=30)
+                                  "ADVERB_POLICY"]}, timeout=HANGS)
         start = "peer 127.0.0.1, "
         return {check["what"][len(start):]: (check["status"], check["finding"])
                 for check in json.loads(done.stdout) if check["what"].startswith(start)}
@@ -382,6 +388,8 @@ CASES = {
     "a broker started by hand serves the programs that come after it": started_by_hand,
     "a broker started by systemd's sockets serves all, as nobody": started_by_its_sockets,
 }
+# Whatever else the machine does, what comes of these is the same.
+IN_GATE = (nobodys_child, one_for_all, a_stopped_program, a_killed_one)
 
 
 def main():
@@ -395,7 +403,9 @@ def main():
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     with tempfile.TemporaryDirectory() as scratch:
         for name, case in CASES.items():
-            assert until(lambda: not brokers(), 5)
+            if GATE and case not in IN_GATE:
+                continue
+            assert until(lambda: not brokers())
             programs = Programs(scratch)
             try:
                 skip = case(programs)
