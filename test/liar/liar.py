@@ -29,6 +29,7 @@ def heed():
     parser.add_argument("--other", help="address of a second host, with a keeper.py at --keeper; one of the victims is there")
     parser.add_argument("--beside", choices=("owner", "initiator"), help="whom of the victims the liar's host is, where there are two")
     parser.add_argument("--keeper", type=int, help="port of the other host's keeper; ADVERB_LIAR_SECRET: what it asks for")
+    parser.add_argument("--gate", action="store_true", help="the attacks whose verdict depends on no clock, and no other verdict")
     parser.add_argument("--slow", type=int, help="how many times as long all may take")
     parser.add_argument("--timeout", type=int, help="of the liar's queue pairs")
     parser.add_argument("--step", type=int, help="from one key of the device's to the next")
@@ -36,6 +37,8 @@ def heed():
     parser.add_argument("--part", type=int, help="of floods and altered bytes one in so many")
     parser.add_argument("--without", action="append", default=[], help="an attack that is left out, by its whole name")
     parser.parse_args(namespace=options)
+    if options.gate:
+        options.slow *= 12  # whoever waits for 5 s waits for a minute, which means that it hangs
     if bool(options.other) != bool(options.beside and options.keeper and options.victims):
         parser.error("--other wants --beside, --keeper and --victims")
     if options.level == "user" and not options.liar:
@@ -132,6 +135,9 @@ def main():
     everything = attacks.ALL | thieves.ALL | relays.ALL
     if options.key:
         everything |= attacks.WITHOUT_KEY | thieves.WITHOUT_KEY
+    if options.gate:
+        everything = {name: attack for name, attack in everything.items() if attack in attacks.GATE}
+        assert len(everything) == len(attacks.GATE), f"of the gate's attacks there are {list(everything)}"
     allowed = {}
     if options.other:
         everything = left_out(hosts, hosts.ALL | everything)

@@ -12,6 +12,8 @@ slow = 5 if os.environ.get("ADVERB_SANITIZER") else 1  # what is waited for may 
 timeout = 10  # of the liar's queue pairs, as verbs count it
 step = 256  # from one key of the device's to the next
 rounds = 400  # by which the initiator is known when it is alone
+gate = False  # only attacks whose verdict depends on no clock, and no verdict that does
+hangs = 60  # seconds after which what has to come is said to hang
 part = 1  # of floods, and of cases of a kind, one in so many
 
 

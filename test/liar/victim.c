@@ -11,9 +11,10 @@
 //   check                             whether all regions with a SEED hold what they did
 //   fresh DOMAIN BYTES COUNT          how many regions can be registered at once; they end again
 //   ask QP COUNT BYTES SEED SECRET KEY SCRATCH KEY
-//                                     COUNT rounds, or until there is another line: READs a piece
-//                                     of the secret of BYTES, WRITEs to the scratch region and
-//                                     READs that back
+//                                     COUNT rounds: READs a piece of the secret of BYTES, WRITEs
+//                                     to the scratch region and READs that back. COUNT 0: without
+//                                     end; from its third round on another line ends it, but
+//                                     "rounds", which asks how many there were
 //   put QP SEED ADDRESS KEY          WRITEs the first bytes of the pattern of SEED
 #include <errno.h>
 #include <fcntl.h>
@@ -34,6 +35,7 @@ enum {
   piece = 256,   // bytes of the secret that are read at once
   told = 64,     // bytes that are written at once
   patience = 75, // seconds for a completion
+  least = 3,     // rounds before a line ends them
   pause_us = 500 // between two rounds
 };
 
@@ -51,6 +53,8 @@ static struct region {
   uint64_t seed;
 } regions[most];
 static int region_count;
+static char line[512]; // what it is told
+static int unheeded;   // `line` was read while it asked, and is to be obeyed next
 
 static void must(int good, const char* what) {
   if (good)
@@ -216,10 +220,16 @@ static void ask(int which, uint64_t count, const struct asked* what) {
   int failed = 0;
   double worst = 0;
   must(which >= 0 && which < qp_count && pieces != 0, "no such queue pair");
-  while (!failed && (count == 0 || rounds < count)) {
-    struct pollfd line = {STDIN_FILENO, POLLIN, 0};
-    if (count == 0 && poll(&line, 1, 0) != 0)
-      break;
+  while (count == 0 || (!failed && rounds < count)) {
+    struct pollfd input = {STDIN_FILENO, POLLIN, 0};
+    if (count == 0 && (failed || rounds >= least) && poll(&input, 1, failed ? -1 : 0) != 0) {
+      unheeded = fgets(line, sizeof line, stdin) != NULL && strcmp(line, "rounds\n") != 0;
+      if (unheeded || feof(stdin))
+        break;
+      printf("{\"rounds\": %" PRIu64 ", \"failed\": %d}\n", rounds, failed);
+    }
+    if (failed)
+      continue;
     const uint64_t n = rounds % pieces, first = n * piece / sizeof n;
     const double began = now_us();
     memset(buffer, 0, 4096);
@@ -255,7 +265,7 @@ static void put(int which, uint64_t seed, uint64_t address, uint32_t key) {
   printf("{\"rounds\": 1, \"wrong\": 0, \"failed\": %d}\n", failed);
 }
 
-static void obey(const char* line) {
+static void obey(void) {
   uint64_t a, b, c, d;
   int which;
   char gid[33];
@@ -282,7 +292,6 @@ static void obey(const char* line) {
 
 int main(int argc, char** argv) {
   int n = 0;
-  char line[512];
   struct ibv_device** list = ibv_get_device_list(&n);
   must(list != NULL && argc == 3, "ibv_get_device_list");
   while (*list != NULL && strcmp(ibv_get_device_name(*list), argv[1]) != 0)
@@ -304,7 +313,9 @@ int main(int argc, char** argv) {
   must(local != NULL, "ibv_reg_mr");
   setvbuf(stdin, NULL, _IONBF, 0); // what is there is to be seen by poll()
   setvbuf(stdout, NULL, _IOLBF, 0);
-  while (fgets(line, sizeof line, stdin) != NULL)
-    obey(line);
+  while (unheeded || fgets(line, sizeof line, stdin) != NULL) {
+    unheeded = 0;
+    obey();
+  }
   return 0; // objects go with the process
 }
