@@ -14,7 +14,7 @@ def instructions(*command, collect_at_start=True):
         done = subprocess.run(
             ["valgrind", "--tool=callgrind", f"--collect-atstart={'yes' if collect_at_start else 'no'}",
              f"--callgrind-out-file={scratch}/out", *command],
-            capture_output=True, text=True, timeout=600, check=False)
+            capture_output=True, text=True, timeout=1800, check=False)
         if done.returncode != 0:
             raise RuntimeError(f"valgrind: {done.stdout[-1000:]}{done.stderr[-1000:]}")
         counts = {}

@@ -4,13 +4,20 @@
 import os
 import subprocess
 
+from bars import attempt
 from callgrind import instructions
 
+TARGETS = ["test/bench/bench_interpose"]
 ROUNDS = 10000
 # Instructions added to one post+poll, at most.
 BARS = {"extended": 0, "plain": 25}
 TITLES = {"extended": "extended API (ibv_wr_*, ibv_start_poll)",
           "plain": "through the patched context (ibv_post_send, ibv_poll_cq)"}
+TABLES = {
+    "instructions": "An unmanaged object's post+poll over a provider that does nothing\n"
+                    f"{'instructions':58}{'stock':>9}{'adverb':>9}{'added':>9}",
+    "time": f"{'nanoseconds':58}{'stock':>9}{'adverb':>9}{'ratio':>9}",
+}
 
 
 def nanoseconds(program):
@@ -19,26 +26,29 @@ def nanoseconds(program):
     return {name: float(value) for name, value in (line.split() for line in out.stdout.splitlines())}
 
 
-def run(build):
+def row_of(figures, api):
+    return {"stock": figures[f"{api}_stock"], "adverb": figures[f"{api}_adverb"]}
+
+
+def run(build, options):
     program = os.path.join(build, "test/bench/bench_interpose")
-    counts, times = instructions(program, str(ROUNDS)), nanoseconds(program)
-    rows = []
+    counts = instructions(program, str(ROUNDS))
+
+    def added(api):
+        row = {whose: round(count / ROUNDS, 2) for whose, count in row_of(counts, api).items()}
+        return row | {"value": round((counts[f"{api}_adverb"] - counts[f"{api}_stock"]) / ROUNDS, 2)}
+
     for api, bar in BARS.items():
-        stock, ours = counts[f"{api}_stock"], counts[f"{api}_adverb"]
-        rows.append({
-            "name": f"{api}_instructions_added", "title": TITLES[api],
-            "stock": round(stock / ROUNDS, 2), "adverb": round(ours / ROUNDS, 2),
-            "value": round((ours - stock) / ROUNDS, 2), "bar": bar,
-            "stock_ns": times[f"{api}_stock"], "adverb_ns": times[f"{api}_adverb"],
-            "ratio": round(times[f"{api}_adverb"] / times[f"{api}_stock"], 3),
-        })
-    return rows
+        yield attempt(lambda api=api: added(api), name=f"{api}_instructions_added", table="instructions",
+                      title=TITLES[api], at_most=bar)
+    if options.quick:
+        return
+    times = nanoseconds(program)
+    for api in BARS:
+        row = row_of(times, api)
+        yield {"name": f"{api}_time", "table": "time", "title": TITLES[api],
+               "value": round(row["adverb"] / row["stock"], 3), **row}
 
 
-def show(rows):
-    print("An unmanaged object's post+poll over a provider that does nothing")
-    print(f"{'':58}{'instructions':>24}{'nanoseconds':>22}{'ratio':>8}")
-    print(f"{'':58}{'stock':>8}{'adverb':>8}{'added':>8}{'stock':>11}{'adverb':>11}")
-    for r in rows:
-        print(f"{r['title']:58}{r['stock']:8.1f}{r['adverb']:8.1f}{r['value']:8.1f}"
-              f"{r['stock_ns']:11.2f}{r['adverb_ns']:11.2f}{r['ratio']:8.2f}")
+def line(row):
+    return f"{row['title']:58}{row['stock']:9.1f}{row['adverb']:9.1f}{row['value']:9.2f}"

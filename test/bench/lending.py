@@ -3,25 +3,39 @@
 program that knew beforehand what would be hot, natively on the loopback device. And what a lease costs whoever
 unmaps its memory."""
 
-import glob
+import itertools
 import json
 import os
 import tempfile
 
-from native import Native, paired
+import native
+from bars import attempt
 
+TARGETS = [*native.TARGETS, "test/bench/bench_lending"]
 TABLE = 160 << 20
 HOT = TABLE // 10        # the budget, too
 COUNT = 60000            # requests of a run that is timed, after as many to warm up
+SHORT_COUNT = 10000      # without --long
 HIT_COUNT = 200000       # of one whose hits are counted, from the first on
 UNMAPS = 1000
 SKEWS = ("zipf", "100", "99", "90", "50", "0")
 DEREGS = 50
 SIZES = (8, 4096, 65536, 1 << 20, 8 << 20)
+SHORT_SIZES = (8, 65536) # without --long
 LATENCY = 1.10           # times as long as stock where all is hot, one outstanding
 RATE = 1 / 0.95          # and sixteen
 BESIDE = 1 / 0.7         # times as long as the program that knew
+LEASED = ("posts_leased", "posts_leased_along")
 OF_BEST = 1 / 0.9        # hits that a cache that knows the future has, for each
+DEREG_HEADING = f"{'microseconds':40}{'stock':>12}{'median':>12}{'longest':>12}"
+TABLES = {
+    "hits": f"A table of {TABLE >> 20} MiB, of which {HOT >> 20} MiB may be leased\n"
+            f"{'requests by the device, of all':40}{'adverb':>8}{'best':>8}{'best/adverb':>12}",
+    "unmap": f"{'64 KiB given back to the kernel, us':40}{'stock':>8}{'leased':>8}{'in use':>8}",
+    "dereg": DEREG_HEADING,
+    "known": native.ratio_heading("microseconds per request", "known"),
+    "hot": native.ratio_heading("microseconds per request, all of it hot"),
+}
 
 
 def policy(scratch, name, cold):
@@ -33,42 +47,36 @@ def policy(scratch, name, cold):
     return path
 
 
-def counted(native, scratch, path, words):
-    """{counter: of both processes}"""
-    native.run(True, *words, ADVERB_STATS_FILE=os.path.join(scratch, "stats.%p"), ADVERB_POLICY=path)
-    totals = {}
-    for file_path in glob.glob(os.path.join(scratch, "stats.*")):
-        with open(file_path, encoding="utf-8") as file:
-            for name, value in json.load(file)["counters"].items():
-                totals[name] = totals.get(name, 0) + value
-        os.unlink(file_path)
-    return totals
-
-
-def hit_rows(native, scratch, elastic):
+def hit_rows(programs, elastic):
     for lie in ("clustered", "scattered"):
         for skew in ("zipf", "90"):
             def words(what, count, lie=lie, skew=skew):
                 return what, "read", 16, count, TABLE, HOT, lie, skew
-            # Hits of the two readings of the whole table before fall out of the difference.
-            less, more = (counted(native, scratch, elastic, words("one", n)) for n in (1, HIT_COUNT // 2))
-            hits = sum(more[name] - less.get(name, 0) for name in ("posts_leased", "posts_leased_along")) / HIT_COUNT
-            best = native.run(False, *words("best", HIT_COUNT // 2))[0]
-            row = {"name": f"hits_{lie}_{skew}", "title": f"{skew}, {lie}", "hits": round(hits, 3), "best": best,
-                   "value": round(best / max(hits, 1e-9), 3)}
+
+            def hits(words=words):
+                # Hits of the two readings of the whole table before fall out of the difference.
+                less, more = (programs.counters(*words("one", n), ADVERB_POLICY=elastic) for n in (1, HIT_COUNT // 2))
+                if not more.get("posts_leased"):
+                    raise RuntimeError("no request went to leased memory")
+                share = sum(more.get(name, 0) - less.get(name, 0) for name in LEASED) / HIT_COUNT
+                best = programs.run(False, *words("best", HIT_COUNT // 2))[0]
+                return {"hits": round(share, 3), "best": best, "value": round(best / share, 3)}
             # A part of 64 KiB has 16 slots: where chance lays the hot ones, parts differ by little.
-            yield row | ({} if lie == "scattered" else {"bar": round(OF_BEST, 3)})
+            yield attempt(hits, name=f"hits_{lie}_{skew}", table="hits", title=f"{skew}, {lie}",
+                          **({} if lie == "scattered" else {"at_most": round(OF_BEST, 3)}))
 
 
-def time_rows(native, elastic, known):
-    for operation in ("read", "write"):
-        for outstanding in (1, 16):
-            for skew in SKEWS:
-                def run(what, path, words=(operation, outstanding, COUNT, TABLE, HOT, "clustered", skew)):
-                    return native.run(True, what, *words, ADVERB_POLICY=path)[0]
-                row = paired(lambda run=run: run("two", known), lambda run=run: run("one", elastic), BESIDE)
-                yield {"name": f"{operation}_x{outstanding}_{skew}",
-                       "title": f"{operation.upper()} of 4 KiB, {outstanding} outstanding, {skew}", **row}
+def time_rows(programs, elastic, known, options):
+    mixtures, count = [("read", 1, "zipf"), ("write", 16, "zipf")], SHORT_COUNT
+    if options.long:
+        mixtures, count = itertools.product(("read", "write"), (1, 16), SKEWS), COUNT
+    for operation, outstanding, skew in mixtures:
+        def run_one(what, path, words=(operation, outstanding, count, TABLE, HOT, "clustered", skew)):
+            return programs.run(True, what, *words, ADVERB_POLICY=path)[0]
+        yield attempt(lambda run_one=run_one: native.paired(lambda: run_one("two", known),
+                                                            lambda: run_one("one", elastic)),
+                      name=f"{operation}_x{outstanding}_{skew}", table="known", at_most=round(BESIDE, 3),
+                      title=f"{operation.upper()} of 4 KiB, {outstanding} outstanding, {skew}")
 
 
 def all_hot(scratch):
@@ -79,62 +87,68 @@ def all_hot(scratch):
     return path
 
 
-def hot_rows(native, path):
+def hot_rows(programs, path, options):
     """Latency with one outstanding, rate of small ones and bandwidth of large ones with sixteen"""
-    for operation, sizes in (("read", SIZES), ("write", SIZES), ("send", SIZES), ("atomic", (8,))):
-        for size in sizes:
+    sizes = SIZES if options.long else SHORT_SIZES
+    for operation, sizes_of in (("read", sizes), ("write", sizes), ("send", sizes), ("atomic", (8,))):
+        for size in sizes_of:
             for outstanding in (1, 16):
                 words = operation, size, outstanding, max(60, min(40000, (1 << 30) // size))
-                row = paired(lambda words=words: native.run(False, "hot", *words)[0],
-                             lambda words=words: native.run(True, "hot", *words, ADVERB_POLICY=path)[0],
-                             LATENCY if outstanding == 1 else RATE)
-                yield {"name": f"hot_{operation}_{size}_x{outstanding}",
-                       "title": f"{operation.upper()} of {size} bytes, {outstanding} outstanding", **row}
+                yield attempt(lambda words=words: native.paired(
+                                  lambda: programs.run(False, "hot", *words)[0],
+                                  lambda: programs.run(True, "hot", *words, ADVERB_POLICY=path)[0]),
+                              name=f"hot_{operation}_{size}_x{outstanding}", table="hot",
+                              title=f"{operation.upper()} of {size} bytes, {outstanding} outstanding",
+                              at_most=round(LATENCY if outstanding == 1 else RATE, 3))
 
 
-def dereg_rows(native, path):
-    adverb = native.run(True, "dereg", DEREGS, ADVERB_POLICY=path)
-    stock = native.run(False, "dereg", DEREGS)
-    yield {"name": "dereg_leased", "title": "ibv_dereg_mr, 256 parts leased, us", "stock": stock[0],
-           "median": adverb[0], "value": adverb[1], "bar": 5e6}
+def dereg_rows(programs, path):
+    def dereg():
+        adverb = programs.run(True, "dereg", DEREGS, ADVERB_POLICY=path)
+        stock = programs.run(False, "dereg", DEREGS)
+        return {"stock": stock[0] / 1000, "median": adverb[0] / 1000, "value": adverb[1] / 1000}
+    yield attempt(dereg, name="dereg_leased", table="dereg", title="ibv_dereg_mr, 256 parts leased", at_most=5000)
 
 
-def unmap_rows(native, elastic):
-    idle, busy = (native.run(True, "unmap", UNMAPS, holder, ADVERB_POLICY=elastic) for holder in ("idle", "busy"))
-    stock = native.run(False, "unmap", UNMAPS, "idle")
-    for name, title, at, bar in (("unmap_median", "the median", 0, 200e3), ("unmap_p99", "the 99th percentile", 1, 2e6),
+def unmap_rows(programs, elastic):
+    """Microseconds"""
+    runs = {}
+
+    def unmap(adverb, holder):
+        if (adverb, holder) not in runs:
+            runs[adverb, holder] = [took / 1000 for took in programs.run(adverb, "unmap", UNMAPS, holder,
+                                                                         ADVERB_POLICY=elastic)]
+        return runs[adverb, holder]
+    for name, title, at, bar in (("unmap_median", "the median", 0, 200), ("unmap_p99", "the 99th percentile", 1, 2000),
                                  ("unmap_unread", "the median of what nobody has read", 2, None)):
-        row = {"name": name, "title": title, "value": idle[at], "busy": busy[at], "stock": stock[at]}
-        yield row | ({} if bar is None else {"bar": bar})
+        yield attempt(lambda at=at: {"value": unmap(True, "idle")[at], "busy": unmap(True, "busy")[at],
+                                     "stock": unmap(False, "idle")[at]},
+                      name=name, table="unmap", title=title, **({} if bar is None else {"at_most": bar}))
 
 
-def run(build):
-    native = Native(build, "bench_lending")
+def run(build, options):
+    programs = native.Native(build, "bench_lending")
     try:
         with tempfile.TemporaryDirectory() as scratch:
             elastic, known = policy(scratch, "elastic", "elastic"), policy(scratch, "known", "none")
-            return [*hit_rows(native, scratch, elastic), *unmap_rows(native, elastic),
-                    *dereg_rows(native, all_hot(scratch)), *time_rows(native, elastic, known),
-                    *hot_rows(native, all_hot(scratch))]
+            yield from hit_rows(programs, elastic)
+            if options.quick:
+                return
+            yield from unmap_rows(programs, elastic)
+            yield from dereg_rows(programs, all_hot(scratch))
+            yield from time_rows(programs, elastic, known, options)
+            yield from hot_rows(programs, all_hot(scratch), options)
     finally:
-        native.close()
+        programs.close()
 
 
-def show(rows):
-    print(f"A table of {TABLE >> 20} MiB, of which {HOT >> 20} MiB may be leased")
-    print(f"{'requests by the device, of all':40}{'adverb':>8}{'best':>8}{'best/adverb':>12}{'bar':>7}")
-    for r in (r for r in rows if "hits" in r):
-        print(f"{r['title']:40}{r['hits']:8.3f}{r['best']:8.3f}{r['value']:12.2f}{r.get('bar', '-'):>7}")
-    print(f"{'64 KiB given back to the kernel, us':40}{'stock':>8}{'leased':>8}{'in use':>8}{'bar':>7}")
-    for r in (r for r in rows if "busy" in r):
-        bar = f"{r['bar'] / 1000:7.0f}" if "bar" in r else "      -"
-        print(f"{r['title']:40}{r['stock'] / 1000:8.1f}{r['value'] / 1000:8.1f}{r['busy'] / 1000:8.1f}{bar}")
-    for r in (r for r in rows if r["name"] == "dereg_leased"):
-        print(f"{r['title']:40}{r['stock'] / 1000:8.1f}{r['median'] / 1000:8.1f}{r['value'] / 1000:8.1f}"
-              f"{r['bar'] / 1000:7.0f} (stock; median and longest)")
-    for r in (r for r in rows if "ratio" in r):
-        if r["name"] in ("read_x1_zipf", "hot_read_8_x1"):
-            beside = "known" if r["name"] == "read_x1_zipf" else "stock"
-            print(f"{'microseconds per request':46}{beside:>9}{'adverb':>9}{'ratio':>7}{'95% of it':>15}{'bar':>7}")
-        print(f"{r['title']:46}{r['stock'] / 1000:9.2f}{r['adverb'] / 1000:9.2f}{r['ratio']:7.2f}"
-              f"{r['low']:8.2f} ..{r['high']:5.2f}{r['bar']:7.2f} {r['verdict']}")
+def dereg_line(row):
+    return f"{row['title']:40}" + "".join(f"{row[key]:12.1f}" for key in ("stock", "median", "value"))
+
+
+def line(row):
+    if row["table"] == "hits":
+        return f"{row['title']:40}{row['hits']:8.3f}{row['best']:8.3f}{row['value']:12.2f}"
+    if row["table"] == "unmap":
+        return f"{row['title']:40}{row['stock']:8.1f}{row['value']:8.1f}{row['busy']:8.1f}"
+    return dereg_line(row) if row["table"] == "dereg" else native.ratio_line(row)

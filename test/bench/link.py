@@ -5,11 +5,17 @@ What the hosts compute meanwhile takes long under emulation, but as long over an
 milliseconds by which the longer of two ways takes longer, divided by the difference of the ways. A program is run
 anew for each first queue pair of a path."""
 
-import os
 import statistics
-import subprocess
 
-REPO = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+import guest
+from bars import attempt
+
+TARGETS = [*guest.TARGETS, "test/bench/bench_link"]
+WITHOUT_COUNTS = "each row is a time between two virtual hosts"
+TABLES = {
+    "programs": f"{'milliseconds from RTS to a completion of a READ':<48}{'first':>10}{'known':>10}{'second':>10}",
+    "trips": f"{'the same in round trips':<48}{'stock':>10}{'adverb':>10}",
+}
 DELAYS = (40, 240)  # ms of each direction
 VM = ["--hosts", "2", "--netem", "delay 1ms", "--timeout", "900"]
 RUNS = 5            # programs of each kind, one after the other
@@ -31,7 +37,7 @@ for delay in {' '.join(map(str, DELAYS))}; do
         wait $!
       else
         vm-barrier "listens.$port"
-        $wrap "$bench" ask "$VM_IP_0" "$port" {QUEUE_PAIRS} | sed "s/^/$delay ${{wrap:+adverb}} /"
+        $wrap "$bench" ask "$VM_IP_0" "$port" {QUEUE_PAIRS} | sed -u "s/^/$delay ${{wrap:+adverb}} /"
       fi
       port=$((port + 1))
     done
@@ -44,23 +50,17 @@ done
 BARS = {"the first path to a host": 5.2, "a known path": 3.2, "a second request": 1.2}
 
 
-def measure(build):
-    """{(delay, whose): [[(first, second) of each queue pair] of each program]}, in milliseconds"""
-    done = subprocess.run([os.path.join(REPO, "scripts", "vm"), *VM, "--", IN_GUEST], check=False,
-                          env={**os.environ, "ADVERB_BUILD": build}, stdout=subprocess.PIPE, text=True)
-    programs = {}
-    for line in done.stdout.splitlines():
+def measured(build):
+    """(delay, whose, [(first, second) of each queue pair]) of each program, in milliseconds, as it ends"""
+    pairs = []
+    for line in guest.lines(build, *VM, "--", IN_GUEST):
         words = line.removeprefix("[1] ").split()
         if len(words) < 4 or not words[0].isdigit() or not words[-3].isdigit():
             continue
-        mine = programs.setdefault((int(words[0]), "adverb" if words[1] == "adverb" else "stock"), [])
-        if words[-3] == "0":
-            mine.append([])
-        mine[-1].append((float(words[-2]), float(words[-1])))
-    if done.returncode != 0 or len(programs) != 2 * len(DELAYS) or any(
-            len(runs) != RUNS or any(len(run) != QUEUE_PAIRS for run in runs) for runs in programs.values()):
-        raise RuntimeError("the guests measured nothing:\n" + done.stdout)
-    return programs
+        pairs.append((float(words[-2]), float(words[-1])))
+        if len(pairs) == QUEUE_PAIRS:
+            yield int(words[0]), "adverb" if words[1] == "adverb" else "stock", pairs
+            pairs = []
 
 
 def medians(runs):
@@ -69,20 +69,28 @@ def medians(runs):
             "a second request": statistics.median(second for run in runs for _, second in run)}
 
 
-def run(build):
-    programs = measure(build)
-    times = {key: medians(runs) for key, runs in programs.items()}
+def trips(programs, name):
+    """What takes longer over the longer way, in its round trips"""
+    if any(len(programs.get((delay, whose), ())) != RUNS for delay in DELAYS for whose in ("stock", "adverb")):
+        raise RuntimeError("not all programs have ended well")
     short, long = DELAYS
-    rows = []
+    of = {whose: (medians(programs[long, whose])[name] - medians(programs[short, whose])[name]) / (2 * (long - short))
+          for whose in ("stock", "adverb")}
+    return {"stock": round(of["stock"], 2), "value": round(of["adverb"], 2)}
+
+
+def run(build, options):
+    programs = {}
+    for delay, whose, pairs in measured(build):
+        mine = programs.setdefault((delay, whose), [])
+        mine.append(pairs)
+        first, known, second = medians([pairs]).values()
+        yield {"name": f"{whose}, {delay} ms each way, run {len(mine)}", "table": "programs", "value": first,
+               "known": known, "second": second}
     for name, bar in BARS.items():
-        trips = {whose: (times[long, whose][name] - times[short, whose][name]) / (2 * (long - short))
-                 for whose in ("stock", "adverb")}
-        rows.append({"name": name, "value": round(trips["adverb"], 2), "stock": round(trips["stock"], 2), "bar": bar,
-                     "milliseconds": times[short, "adverb"][name]})
-    return rows
+        yield attempt(lambda name=name: trips(programs, name), name=name, table="trips", at_most=bar)
 
 
-def show(rows):
-    print(f"from RTS to a READ's completion, in round trips{'stock':>13}{'adverb':>10}{'bar':>8}")
-    for row in rows:
-        print(f"{row['name']:<47}{row['stock']:>13.2f}{row['value']:>10.2f}{row['bar']:>8}")
+def line(row):
+    figures = ("value", "known", "second") if row["table"] == "programs" else ("stock", "value")
+    return f"{row['name']:<48}" + "".join(f"{row[figure]:>10.2f}" for figure in figures)

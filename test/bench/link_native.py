@@ -7,30 +7,35 @@ import os
 import subprocess
 import sys
 
+from native import TARGETS as NATIVE_TARGETS
 from native import Native
 
-PARTS = ("first", "hellos", "growth", "idle", "bounds")
-LONGEST = 400  # s
+TARGETS = [*NATIVE_TARGETS, "test/bench/bench_link", "test/liar/victim"]
+# The parts that only take times are no part of --quick.
+PARTS, COUNTED = ("hellos", "growth", "idle", "first", "bounds"), ("hellos", "growth", "idle")
+HERE = os.path.dirname(os.path.realpath(__file__))
+# Beside its value what that compares: stock and adverb, or few and many
+TABLES = {"links": f"{'links on the loopback device':66}{'stock, few':>12}{'adverb, many':>14}{'value':>10}"}
 
 
-def run(build):
+def run(build, options):
     native = Native(build, "bench_link")
+    extent = ["--quick"] if options.quick else ["--long"] if options.long else []
     command = [*native.network, "sh", "-c", 'ip link set lo up && exec "$@"', "sh", "env",
                *(f"{name}={value}" for name, value in native.environment.items()), sys.executable,
-               os.path.join(os.path.dirname(os.path.realpath(__file__)), "links", "inside.py"), build, *PARTS]
+               os.path.join(HERE, "links", "inside.py"), build, *extent, *(COUNTED if options.quick else PARTS)]
     try:
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=LONGEST)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as inside:
+            yield from map(json.loads, inside.stdout)
+        if inside.returncode != 0:
+            raise RuntimeError(f"inside.py ended with status {inside.returncode}")
     finally:
         native.close()
-    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def show(rows):
-    """Beside its value what that compares: stock and adverb, or few and many"""
-    print(f"{'links on the loopback device':66}{'stock, few':>12}{'adverb, many':>14}{'value':>10}{'bar':>7}")
-    for row in rows:
-        less = row.get("stock", row.get("few", ""))
-        more = row.get("adverb", row.get("many", ""))
-        words = [row["unit"], row.get("verdict"), "worst" in row and f"at worst {row['worst']}"]
-        print(f"{row['name']:66}{less:>12}{more:>14}{row['value']:>10}{row.get('bar', '-'):>7} "
-              + " ".join(filter(None, words)))
+def line(row):
+    less = row.get("stock", row.get("few", ""))
+    more = row.get("adverb", row.get("many", ""))
+    span = f" ({row['low']} .. {row['high']})" if "low" in row else ""
+    worst = f", at worst {row['worst']}" if "worst" in row else ""
+    return f"{row['name']:66}{less:>12}{more:>14}{row['value']:>10} {row['unit']}{span}{worst}"

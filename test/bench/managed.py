@@ -5,11 +5,13 @@ the loopback device, time and memory beside stock under the default policy."""
 import os
 import statistics
 
+import native
+from bars import attempt, failure
 from callgrind import instructions
-from native import Native, paired
 
+TARGETS = [*native.TARGETS, "test/bench/bench_managed", "test/bench/bench_rate"]
 ROUNDS = 1000  # as managed.cpp
-# (case, the stock one beside it, requests of a post, bar for each request, title)
+# (case, the stock one beside it, requests of a post, at most so many for each request, title)
 CASES = [
     ("write_pinned", "write_stock", 1, 150, "WRITE of 64 B, both sides pinned"),
     ("write_list_pinned", "write_list_stock", 8, 150, "of a list of 8 of them, each"),
@@ -22,61 +24,73 @@ RATES = [(threads, outstanding) for threads in (1, 2, 4) for outstanding in (1, 
 JUDGED_THREADS = 2
 LATENCY, RATE, MEMORY = 1.10, 1 / 0.95, 1.25
 DEPTHS = (16, 256, 4096)
+TABLES = {
+    "memory": "A managed queue pair under the default policy\n"
+              f"{'resident KiB':60}{'stock':>9}{'adverb':>9}{'ratio':>9}",
+    "instructions": f"{'instructions from post to poll, over a table of functions':60}"
+                    f"{'stock':>9}{'adverb':>9}{'added':>9}",
+    "time": native.ratio_heading("nanoseconds per request, loopback device") + f"{'(CPU:':>9}{'adverb)':>9}",
+}
 
 
 def instruction_rows(build):
-    counts = instructions(os.path.join(build, "test/bench/bench_managed"), collect_at_start=False)
+    counts, failed = {}, None
+    try:
+        counts = instructions(os.path.join(build, "test/bench/bench_managed"), collect_at_start=False)
+    except Exception as error:
+        failed = error
     for name, beside, requests, bar, title in CASES:
-        stock, adverb = (counts[n] / ROUNDS / requests for n in (beside, name))
-        yield {"name": f"{name}_instructions_added", "title": title, "stock": round(stock, 1),
-               "adverb": round(adverb, 1), "value": round(adverb - stock, 1), "bar": bar}
+        row = {"name": f"{name}_instructions_added", "table": "instructions", "title": title, "at_most": bar}
+
+        def added(name=name, beside=beside, requests=requests):
+            stock, adverb = (counts[n] / ROUNDS / requests for n in (beside, name))
+            return {"stock": round(stock, 1), "adverb": round(adverb, 1), "value": round(adverb - stock, 1)}
+        yield row | failure(failed) if failed else attempt(added, **row)
 
 
-def rate_rows(native):
+def rate_rows(programs):
     for threads, outstanding in RATES:
         bar = LATENCY if outstanding == 1 else RATE
-        used = {False: [], True: []}
 
-        def time(adverb, words=("rate", threads, outstanding, SECONDS), used=used):
-            wall, cpu = native.run(adverb, *words)
-            used[adverb].append(cpu)
-            return wall
+        def beside(words=("rate", threads, outstanding, SECONDS)):
+            used = {False: [], True: []}
+
+            def time(adverb):
+                wall, cpu = programs.run(adverb, *words)
+                used[adverb].append(cpu)
+                return wall
+            row = native.paired(lambda: time(False), lambda: time(True))
+            return row | {"stock_cpu": statistics.median(used[False]), "adverb_cpu": statistics.median(used[True])}
 
         # With more threads than CPUs the scheduler is measured, too.
-        row = paired(lambda: time(False), lambda: time(True), bar if threads <= JUDGED_THREADS else None)
-        yield {"name": f"write_time_{threads}x{outstanding}",
-               "title": f"WRITE of 64 B, {threads} thread{'s'[:threads - 1]}, {outstanding} outstanding",
-               "stock_cpu": statistics.median(used[False]), "adverb_cpu": statistics.median(used[True]), **row}
+        yield attempt(beside, name=f"write_time_{threads}x{outstanding}", table="time",
+                      title=f"WRITE of 64 B, {threads} thread{'s'[:threads - 1]}, {outstanding} outstanding",
+                      **({"at_most": round(bar, 3)} if threads <= JUDGED_THREADS else {}))
 
 
-def memory_rows(native):
+def memory_rows(programs):
     for depth in DEPTHS:
-        stock, adverb = (min(native.run(with_adverb, "memory", depth)[0] for _ in range(3))
-                         for with_adverb in (False, True))
-        yield {"name": f"memory_{depth}", "title": f"resident KiB of a queue pair of depth {depth}, with its CQ",
-               "stock": round(stock / 1024, 1), "adverb": round(adverb / 1024, 1),
-               "value": round(adverb / stock, 3), "bar": MEMORY}
+        def beside(depth=depth):
+            stock, adverb = (min(programs.run(with_adverb, "memory", depth)[0] for _ in range(3))
+                             for with_adverb in (False, True))
+            return {"stock": round(stock / 1024, 1), "adverb": round(adverb / 1024, 1),
+                    "value": round(adverb / stock, 3)}
+        yield attempt(beside, name=f"memory_{depth}", table="memory", at_most=MEMORY,
+                      title=f"a queue pair of depth {depth}, with its CQ")
 
 
-def run(build):
-    native = Native(build, "bench_rate")
+def run(build, options):
+    programs = native.Native(build, "bench_rate")
     try:
-        return [*instruction_rows(build), *memory_rows(native), *rate_rows(native)]
+        yield from memory_rows(programs)
+        yield from instruction_rows(build)
+        if not options.quick:
+            yield from rate_rows(programs)
     finally:
-        native.close()
+        programs.close()
 
 
-def show(rows):
-    print("A managed queue pair under the default policy")
-    print(f"{'instructions from post to poll, over a table of functions':60}{'stock':>9}{'adverb':>9}{'added':>9}{'bar':>7}")
-    for r in (r for r in rows if "instructions" in r["name"]):
-        print(f"{r['title']:60}{r['stock']:9.1f}{r['adverb']:9.1f}{r['value']:9.1f}{r['bar']:7}")
-    print(f"{'memory':60}{'stock':>9}{'adverb':>9}{'ratio':>9}{'bar':>7}")
-    for r in (r for r in rows if r["name"].startswith("memory")):
-        print(f"{r['title']:60}{r['stock']:9.1f}{r['adverb']:9.1f}{r['value']:9.2f}{r['bar']:7.2f}")
-    print(f"{'nanoseconds per request, loopback device (CPU beside)':44}{'stock':>8}{'(CPU)':>8}{'adverb':>8}{'(CPU)':>8}"
-          f"{'ratio':>7}{'95% of it':>15}{'bar':>7}")
-    for r in (r for r in rows if r["name"].startswith("write_time")):
-        judged = f"{r['bar']:7.2f} {r['verdict']}" if "bar" in r else "      -"
-        print(f"{r['title']:44}{r['stock']:8.0f}{r['stock_cpu']:8.0f}{r['adverb']:8.0f}{r['adverb_cpu']:8.0f}"
-              f"{r['ratio']:7.2f}{r['low']:8.2f} ..{r['high']:5.2f}{judged}")
+def line(row):
+    if row["table"] == "time":
+        return native.ratio_line(row, 1) + f"{row['stock_cpu']:9.0f}{row['adverb_cpu']:9.0f}"
+    return f"{row['title']:60}{row['stock']:9.1f}{row['adverb']:9.1f}{row['value']:9.2f}"

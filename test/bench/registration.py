@@ -6,20 +6,35 @@ And what comes of not pinning: registration_use.py."""
 
 import statistics
 
+import guest
 import registration_guest
 import registration_use
 import svg
+from bars import attempt
+from native import TARGETS as NATIVE_TARGETS
 
+TARGETS = [*{*guest.TARGETS, *NATIVE_TARGETS}, *(f"test/bench/bench_{program}" for program in
+                                                  ("registration", "footprint", "start", "lending"))]
 KERNELS = {"6.12": "asked", "6.1": "read"}
 MAPPINGS = (100, 10000)
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SIZES = (4 * KIB, 64 * KIB, MIB, 16 * MIB, 256 * MIB, GIB)
+SHORT_SIZES = (4 * KIB, 64 * KIB, MIB, 16 * MIB)  # without --long
 HUGE = 64 * GIB
-ROUNDS = 15   # of each size up to a MiB
+ROUNDS, SHORT_ROUNDS = 15, 5   # of each size up to a MiB
 SMALL = 1.5   # times stock's instructions of memory that is there, below 64 KiB
 LARGE = 1.0   # and from there on
 FLAT = 1.2    # of adverb, the longest beside a MiB
 OFF = 0.03    # by how much a known number of instructions may be miscounted
+TABLES = registration_use.TABLES | {
+    "calibration": "instructions, user and kernel, in a virtual host whose clock counts them",
+    "instructions": "thousands of instructions: medians (and quartiles); stock: of the same memory, and of memory that is\n"
+                    "there, to which the ratio is\n"
+                    f"{'':49}{'stock':>25}{'there':>25}{'adverb':>25}{'ratio':>9}",
+}
+
+
+NO_FIGURES = "the virtual host has no figures of it"
 
 
 def size_name(size):
@@ -35,54 +50,75 @@ def spread(values):
     return {"median": middle, "quartiles": [low, high]}
 
 
-def size_rows(kernel, found):
-    for mappings in MAPPINGS:
-        for which, verb in enumerate(("register", "deregister")):
-            for size in SIZES:
-                def of(whose, state, which=which, mappings=mappings, size=size):
-                    samples = found.get((whose, mappings, size, state))
-                    return samples and spread([sample[which] for sample in samples])
+def size_rows(kernel, found, mappings, size):
+    for which, verb in enumerate(("register", "deregister")):
+        def of(whose, state, which=which):
+            samples = found.get((whose, mappings, size, state))
+            return samples and spread([sample[which] for sample in samples])
 
-                there = of("stock", "resident")
-                for state in ("resident", "absent"):
-                    adverb = of("adverb", state)
-                    row = {"name": f"{verb}_{size}_{state}_{mappings}_{KERNELS[kernel]}", "part": "sizes",
-                           "kernel": kernel, "mappings": mappings, "verb": verb, "bytes": size, "state": state,
-                           "title": f"{verb} {size_name(size)}, {state}, {mappings} mappings", "adverb": adverb,
-                           "stock": there, "itself": of("stock", state),
-                           "value": float(f"{adverb['median'] / there['median']:.3g}")}
-                    if which == 0:
-                        row["bar"] = LARGE if size >= 64 * KIB else SMALL
-                    yield row
+        def beside(state, of=of):
+            adverb, there = of("adverb", state), of("stock", "resident")
+            if not adverb or not there:
+                raise RuntimeError(NO_FIGURES)
+            return {"adverb": adverb, "stock": there, "itself": of("stock", state),
+                    "value": float(f"{adverb['median'] / there['median']:.3g}")}
+
+        for state in ("resident", "absent"):
+            bar = {"at_most": LARGE if size >= 64 * KIB else SMALL} if verb == "register" else {}
+            yield attempt(lambda state=state, beside=beside: beside(state),
+                          name=f"{verb}_{size}_{state}_{mappings}_{KERNELS[kernel]}", table="instructions", part="sizes",
+                          kernel=kernel, mappings=mappings, verb=verb, bytes=size, state=state,
+                          title=f"{verb} {size_name(size)}, {state}, {mappings} mappings", **bar)
 
 
-def flat_rows(kernel, found):
-    for mappings in MAPPINGS:
-        longest, mib = (spread([sample[0] for sample in found["adverb", mappings, size, "absent"]])
-                        for size in (HUGE, MIB))
-        yield {"name": f"flat_{mappings}_{KERNELS[kernel]}", "part": "flat", "kernel": kernel, "adverb": longest,
-               "stock": mib, "title": f"register {size_name(HUGE)}, {mappings} mappings, beside adverb's 1 MiB",
-               "value": round(longest["median"] / mib["median"], 3), "bar": FLAT}
+def flat_row(kernel, found, mappings):
+    def beside():
+        samples = [found.get(("adverb", mappings, size, "absent")) for size in (HUGE, MIB)]
+        if None in samples:
+            raise RuntimeError(NO_FIGURES)
+        longest, mib = (spread([registered for registered, _ in some]) for some in samples)
+        return {"adverb": longest, "stock": mib, "value": round(longest["median"] / mib["median"], 3)}
+    return attempt(beside, name=f"flat_{mappings}_{KERNELS[kernel]}", table="instructions", part="flat", kernel=kernel,
+                   title=f"register {size_name(HUGE)}, {mappings} mappings, beside adverb's 1 MiB", at_most=FLAT)
 
 
 def clock_row(kernel, loops):
     """How well the clock counts what is known"""
-    known = loops[0][0]
-    figures = spread([counted for _, counted in loops])
-    return {"name": f"calibration_{KERNELS[kernel]}", "part": "calibration", "kernel": kernel, "known": known, **figures,
-            "longest": max(counted for _, counted in loops), "times": len(loops),
-            "value": round(abs(figures["median"] / known - 1), 4), "bar": OFF}
+    def known():
+        figures = spread([counted for _, counted in loops])
+        return {"known": loops[0][0], **figures, "longest": max(counted for _, counted in loops), "times": len(loops),
+                "value": round(abs(figures["median"] / loops[0][0] - 1), 4)}
+    return attempt(known, name=f"calibration_{KERNELS[kernel]}", table="calibration", kernel=kernel, at_most=OFF)
 
 
-def run(build):
-    rows = []
-    for kernel in KERNELS:
-        measured = registration_guest.instructions(build, kernel, MAPPINGS, ROUNDS,
-                                                   {"stock": SIZES, "adverb": (*SIZES, HUGE)})
-        if measured is not None:
-            found, loops = measured
-            rows += [clock_row(kernel, loops), *size_rows(kernel, found), *flat_rows(kernel, found)]
-    return rows + list(registration_use.rows(build))
+def instruction_rows(build, options, kernel):
+    sizes, rounds = (SIZES, ROUNDS) if options.long else (SHORT_SIZES, SHORT_ROUNDS)
+    sizes = dict.fromkeys(sizes, ("stock", "adverb")) | {HUGE: ("adverb",)}
+    mappings = MAPPINGS[:1] if options.quick else MAPPINGS
+    loops, ended = [], set()
+    for (many, size), found, loops in registration_guest.instructions(build, kernel, mappings, rounds, sizes):
+        if not ended:
+            yield clock_row(kernel, loops[:])
+        ended.add((many, size))
+        if size == HUGE:
+            yield flat_row(kernel, found, many)
+        else:
+            yield from size_rows(kernel, found, many, size)
+    if len(ended) != len(mappings) * len(sizes):
+        raise RuntimeError(f"the virtual host with Linux {kernel} has ended early")
+
+
+def run(build, options):
+    if not options.quick:
+        yield from registration_use.start_rows(build)
+        yield from registration_use.dereg_rows(build)
+    for kernel in KERNELS if options.long else ("6.12",):
+        try:
+            yield from instruction_rows(build, options, kernel)
+        except RuntimeError as error:
+            yield {"name": f"instructions, Linux {kernel}", "value": None, "failed": str(error)}
+    if not options.quick:
+        yield from registration_use.guest_rows(build, options)
 
 
 def count(figures):
@@ -93,19 +129,15 @@ def count(figures):
     return f"{figures['median'] / 1000:9.1f} {f'({low / 1000:.1f}..{high / 1000:.1f})':>15}"
 
 
-def show(rows):
-    print("thousands of instructions, user and kernel, in a virtual host: medians (and quartiles); stock: of the same")
-    print("memory, and of memory that is there, to which the ratio is")
-    print(f"{'':49}{'stock':>25}{'there':>25}{'adverb':>25}{'ratio':>9}{'bar':>6}")
-    for r in rows:
-        if r.get("part") == "calibration":
-            low, high = r["quartiles"]
-            print(f"{r['kernel']:5}a loop of {r['known']} instructions counts as {r['median']:.0f} ({low:.0f}..{high:.0f}, "
-                  f"{r['longest']} once of {r['times']}): off by {r['value']:.2%}")
-        elif r.get("part") in ("sizes", "flat"):
-            print(f"{r['kernel']:5}{r['title']:44}{count(r.get('itself'))}{count(r['stock'])}{count(r['adverb'])}"
-                  f"{r['value']:9.3g}{r.get('bar', '-'):>6}")
-    registration_use.show([r for r in rows if r.get("part") == "use"])
+def line(row):
+    if row["table"] == "calibration":
+        low, high = row["quartiles"]
+        return (f"{row['kernel']:5}a loop of {row['known']} instructions counts as {row['median']:.0f} "
+                f"({low:.0f}..{high:.0f}, {row['longest']} once of {row['times']}): off by {row['value']:.2%}")
+    if row["table"] == "instructions":
+        return (f"{row['kernel']:5}{row['title']:44}{count(row.get('itself'))}{count(row['stock'])}{count(row['adverb'])}"
+                f"{row['value']:9.3g}")
+    return registration_use.line(row)
 
 
 def draw(rows):
@@ -121,7 +153,7 @@ def draw(rows):
                      for state in ("resident", "absent")}
             lines["stock, absent"] = [r["itself"] and r["itself"]["median"] / r["stock"]["median"]
                                       for r in mine if r["state"] == "absent"]
-            lines["bar"] = [r["bar"] for r in mine if r["state"] == "absent"]
+            lines["bar"] = [r["at_most"] for r in mine if r["state"] == "absent"]
             charts.append({"title": f"Linux {kernel} (mappings are {way}), {mappings} mappings", "lines": lines,
-                           "x": [size_name(size) for size in SIZES]})
+                           "x": list(dict.fromkeys(size_name(r["bytes"]) for r in mine))})
     return svg.page("Instructions of ibv_reg_mr, times stock's of memory that is there", charts)

@@ -2,65 +2,38 @@
 """What `registration` has virtual hosts measure: registrations as instructions, and, with soft-RoCE, what is pinned
 and how fast by the clock."""
 
-import os
-import subprocess
-import sys
+import guest
 
-REPO = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
-LONGEST = 1500  # s, of a host
-
-
-def progress(text):
-    print(f"registration: {text}", file=sys.stderr, flush=True)
-
-
-def lines(build, options, command):
-    """What the host says, but for its progress, which goes on to stderr; None: there is no such host to be had"""
-    words = [os.path.join(REPO, "scripts", "vm"), "--mem", "3072", "--timeout", str(LONGEST), *options, "--", command]
-    said = []
-    with subprocess.Popen(words, env={**os.environ, "ADVERB_BUILD": build}, stdout=subprocess.PIPE, text=True) as guest:
-        for line in guest.stdout:
-            if line.startswith("registration: "):
-                print(line, end="", file=sys.stderr, flush=True)
-            else:
-                said.append(line)
-    if guest.returncode == 77:
-        return None
-    if guest.returncode != 0:
-        raise RuntimeError("the guest failed:\n" + "".join(said))
-    return said
+VM = ("--mem", "3072", "--timeout", "7200")
 
 
 def instructions(build, kernel, mappings, rounds, sizes):
-    """({(whose, mappings, bytes, state): [(register, deregister)]}, [(instructions that a loop has, that were counted)])
+    """((mappings, bytes), {(whose, mappings, bytes, state): [(register, deregister)]}, [(instructions that a loop has,
+    that were counted)]) after each number of bytes, of all up to then.
 
     With --icount a nanosecond is an instruction, so the program's clock counts those of user and kernel. `sizes`: of
-    whose, the bytes."""
-    runs = [f"echo registration: {kernel}, {many} mappings, {whose}; "
-            f"{'adverb run --profile unpinned -- ' if whose == 'adverb' else ''}"
-            f"$ADVERB_BUILD/test/bench/bench_registration {many} {rounds} {' '.join(map(str, sizes[whose]))} "
-            f"| sed 's/^/{whose} {many} /'" for many in mappings for whose in sizes]
-    clock = "sed 's/^/clocksource /' /sys/devices/system/clocksource/clocksource0/current_clocksource"
-    said = lines(build, ["--kernel", kernel, "--icount"], f"{clock}; {'; '.join(runs)}")
-    if said is None:
-        return None
+    each number of bytes, whose registration is measured."""
+    runs = [f"{'adverb run --profile unpinned -- ' if whose == 'adverb' else ''}"
+            f"$ADVERB_BUILD/test/bench/bench_registration {many} {rounds} {size} | sed 's/^/{whose} {many} /'"
+            + (f"; echo end {many} {size}" if whose == sizes[size][-1] else "")
+            for many in mappings for size in sizes for whose in sizes[size]]
     found, loops = {}, []
-    for line in said:
+    for line in guest.lines(build, *VM, "--kernel", kernel, "--icount", "--", "; ".join(runs)):
         words = line.split()
-        if words[0] == "clocksource":
-            progress(f"{kernel}: the clock is {words[1]}")
-        if len(words) < 4 or words[0] not in sizes:
-            continue
-        if words[2] == "loop":
+        if words[:1] == ["end"]:
+            yield (int(words[1]), int(words[2])), found, loops
+        elif len(words) == 5 and words[2] == "loop":
             loops.append((int(words[3]), int(words[4])))
-        elif words[2].isdigit():
+        elif len(words) == 6 and words[2].isdigit():
             key = words[0], int(words[1]), int(words[2]), words[3]
             found.setdefault(key, []).append((int(words[4]), int(words[5])))
-    if not found or not loops:
-        raise RuntimeError("the guest measured nothing:\n" + "".join(said))
-    return found, loops
 
 
-def by_the_clock(build, turns):
-    """[the words of a line] of registration_guest.sh"""
-    return [line.split() for line in lines(build, [], f"test/bench/registration_guest.sh {turns}")]
+def by_the_clock(build, *words):
+    """(part, [the words of each of its lines]) of registration_guest.sh, as each part ends"""
+    said = []
+    for line in guest.lines(build, *VM, "--", f"test/bench/registration_guest.sh {' '.join(map(str, words))}"):
+        if line.startswith("end "):
+            yield line.removeprefix("end "), said
+        else:
+            said.append(line.split())

@@ -3,12 +3,16 @@
 # What registration_guest.py has a virtual host with soft-RoCE measure by the clock: stock and adverb by
 # turns, a line "WHAT ... WHOSE FIGURE..." of each.
 #
-#   registration_guest.sh TURNS
+#   registration_guest.sh FIRSTS BUDGETS TURNS
+#
+# A line "end PART" follows the last of each part. FIRSTS: how often the time to a first byte is measured; BUDGETS:
+# a list of pinned_budget, with commas; TURNS: how often bandwidths are measured.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 # shellcheck source=test/system/lib.sh
 . test/system/lib.sh
-turns=$1
+firsts=$1 turns=$3
+IFS=, read -ra budgets <<< "$2"
 # shellcheck disable=SC2034 # lib.sh's
 PAIR_SECONDS=90
 unpinned="adverb run --profile unpinned --"
@@ -94,27 +98,32 @@ budget() {
 }
 
 make_group
-for name in stock 16MiB 256MiB auto; do
-  progress "memory, pinned_budget $name"
-  budget $name
-done
 for whose in stock adverb; do
   progress "4096 receives, $whose"
   receives $whose
 done
-for turn in $(seq 3); do
-  for whose in stock adverb; do
-    progress "first byte, $whose, turn $turn"
-    first $whose $fits
-    first $whose $table
+echo end receives
+for turn in $(seq "$firsts"); do
+  for size in $fits $table; do
+    for whose in stock adverb; do
+      progress "first byte of $size, $whose, turn $turn"
+      first $whose "$size"
+    done
   done
 done
-for turn in $(seq "$turns"); do
-  for program in ib_write_bw ib_read_bw ib_send_bw; do
+echo end first
+for name in stock "${budgets[@]}"; do
+  progress "memory, pinned_budget $name"
+  budget "$name"
+done
+echo end budgets
+for program in ib_write_bw ib_read_bw ib_send_bw; do
+  for turn in $(seq "$turns"); do
     for whose in stock adverb; do
       progress "$program, $whose, turn $turn"
       bandwidth $program $whose
     done
   done
+  [ "$turns" = 0 ] || echo "end $program"
 done
 exit 0

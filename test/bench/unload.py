@@ -2,7 +2,6 @@
 """What requests on unpinned memory cost that the peer's CPU carries out: counts for each, and time on the
 loopback device beside stock. A core has to be free for each of four threads, else they are late."""
 
-import glob
 import json
 import os
 import re
@@ -10,8 +9,10 @@ import statistics
 import subprocess
 import tempfile
 
-from native import Native, paired
+import native
+from bars import attempt, failure
 
+TARGETS = [*native.TARGETS, "test/bench/bench_unload"]
 COUNT = 4000             # requests of a run that is counted; another has three times as many
 LATENCY_COUNT = 20000    # of a run that is timed: a tenth of a second without spinning is a part of it only
 LARGE_COUNT = 400        # in fewer, the time until threads have found their processors is a part of it
@@ -37,6 +38,11 @@ SYSCALLS = 0.01
 # where a device would by itself. They are not counted.
 OF_DEVICE = "id != 310 && id != 311"
 SYSCALL_RUNS = 5         # pairs, of whose differences the median counts: any disturbance adds some
+TABLES = {
+    "counts": f"Requests on unpinned memory, carried out by the peer's CPU\n{'of one request':72}{'adverb':>9}",
+    "time": native.ratio_heading("microseconds per request, loopback device")
+            + f"{'(CPU:':>10}{'adverb)':>10}{'sleeps':>8}",
+}
 
 
 def policy(scratch, spin):
@@ -46,105 +52,103 @@ def policy(scratch, spin):
     return path
 
 
-def counted(native, scratch, words):
-    """{counter: of both processes}"""
-    native.run(True, *words, ADVERB_STATS_FILE=os.path.join(scratch, "stats.%p"), ADVERB_POLICY=policy(scratch, 50))
-    totals = {}
-    for path in glob.glob(os.path.join(scratch, "stats.*")):
-        with open(path, encoding="utf-8") as file:
-            for name, value in json.load(file)["counters"].items():
-                totals[name] = totals.get(name, 0) + value
-        os.unlink(path)
-    return totals
-
-
-def syscalls(native, words, spin):
-    """Of both processes and the few that start them, beyond the device's; None where perf may not count them."""
+def syscalls(programs, words, spin):
+    """Of both processes and the few that start them, beyond the device's"""
     with tempfile.TemporaryDirectory() as scratch:
         out = os.path.join(scratch, "perf")
-        try:
-            native.run(True, *words, before=("perf", "stat", "-x,", "-e", "raw_syscalls:sys_enter",
-                                               "--filter", OF_DEVICE, "-o", out),
-                       ADVERB_POLICY=policy(scratch, spin))
-        except (OSError, subprocess.CalledProcessError):
-            return None
+        programs.run(True, *words, before=("perf", "stat", "-x,", "-e", "raw_syscalls:sys_enter",
+                                           "--filter", OF_DEVICE, "-o", out),
+                     ADVERB_POLICY=policy(scratch, spin))
         with open(out, encoding="utf-8") as file:
             total = re.search(r"^(\d+),", file.read(), re.M)
-    return int(total.group(1)) if total else None
+    if not total:
+        raise RuntimeError("perf counts no system calls here")
+    return int(total.group(1))
 
 
-def syscalls_each(native, words, more, spin):
+def syscalls_each(programs, words, more, spin):
     """Of one request: what is done once falls out of the difference of two runs."""
     differences = []
     for _ in range(SYSCALL_RUNS):
-        a, b = (syscalls(native, (*words, n, *more), spin) for n in (COUNT, 3 * COUNT))
-        if a is None or b is None:
-            return None
+        a, b = (syscalls(programs, (*words, n, *more), spin) for n in (COUNT, 3 * COUNT))
         differences.append((b - a) / (2.5 * COUNT))
-    return max(round(statistics.median(differences), 3), 0)
+    return {"value": max(round(statistics.median(differences), 3), 0)}
 
 
-def count_rows(native, scratch):
+def counter_rows(programs, path, words, more, counters, name, title):
+    """A quarter more goes before, to warm up; what is made once falls out of the difference."""
+    figures, failed = [], {}
+    try:
+        figures = [programs.counters(*words, n, more, ADVERB_POLICY=path) for n in (COUNT, 3 * COUNT)]
+    except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+        failed = failure(error)
+    for counter, (what, bar) in counters.items():
+        row = {"name": f"{name}_{counter}", "table": "counts", "title": f"{title}: {what}", "at_most": round(bar, 3)}
+        yield row | failed if failed else attempt(lambda counter=counter: {
+            "value": round((figures[1][counter] - figures[0][counter]) / (2.5 * COUNT), 3)}, **row)
+
+
+def count_rows(programs, scratch, options):
+    path = policy(scratch, 50)
     for operation in ("read", "write"):
-        def runs(count, operation=operation):
-            return operation, 8, 1, count, "polls"
-        less, more = (counted(native, scratch, runs(n)) for n in (COUNT, 3 * COUNT))
-        # A quarter more goes before, to warm up; what is made once falls out of the difference.
-        for counter, (title, bar) in COUNTS.items():
-            yield {"name": f"{operation}_{counter}", "title": f"{operation.upper()} of 8 B: {title}",
-                   "value": round((more[counter] - less[counter]) / (2.5 * COUNT), 3), "bar": bar}
-        lists = [counted(native, scratch, (operation, 8, LIST, n, "lists")) for n in (COUNT, 3 * COUNT)]
-        for counter, (title, bar) in LIST_COUNTS.items():
-            yield {"name": f"{operation}_lists_{counter}", "title": f"{operation.upper()} of 8 B, {LIST} a list: {title}",
-                   "value": round((lists[1][counter] - lists[0][counter]) / (2.5 * COUNT), 3), "bar": round(bar, 3)}
+        title = f"{operation.upper()} of 8 B"
+        yield from counter_rows(programs, path, (operation, 8, 1), "polls", COUNTS, operation, title)
+        yield from counter_rows(programs, path, (operation, 8, LIST), "lists", LIST_COUNTS, f"{operation}_lists",
+                                f"{title}, {LIST} a list")
         # The ends that poll are the initiator's program and the owner's copier. With the owner's program there
-        # are three, each of which wants a processor.
-        for polls, spin in (((), 50), ((), 0), (("polls",), 50)):
-            value = syscalls_each(native, (operation, 8, 1), polls, spin)
-            if value is not None:
-                row = {"name": f"{operation}_syscalls_spin{spin}{'_polls' if polls else ''}", "value": value,
-                       "title": f"{operation.upper()} of 8 B: system calls, "
-                                + (f"spinning for {spin} us" if not polls else "while the owner's program polls, too")}
-                yield row | ({"bar": SYSCALLS} if spin != 0 and not polls else {})
-    # The loopback device's own thread wakes now and then, too.
-    stock, adverb = (min(native.run(adverb, "idle", 2, ADVERB_POLICY=policy(scratch, 50))[0] for _ in range(4))
-                     for adverb in (False, True))
-    yield {"name": "idle", "title": "two idle processes that are linked: wake-ups a second, beyond stock's",
-           "value": max(round(adverb - stock, 2), 0), "bar": 0}
+        # are three, each of which wants a processor. On a busy machine all sleep: these are no counts for --quick.
+        for polls, spin in () if options.quick else (((), 50), ((), 0), (("polls",), 50)):
+            yield attempt(lambda operation=operation, polls=polls, spin=spin:
+                          syscalls_each(programs, (operation, 8, 1), polls, spin),
+                          name=f"{operation}_syscalls_spin{spin}{'_polls' if polls else ''}", table="counts",
+                          title=f"{title}: system calls, " + (f"spinning for {spin} us" if not polls else
+                                                              "while the owner's program polls, too"),
+                          **({"at_most": SYSCALLS} if spin != 0 and not polls else {}))
+
+    def idle():
+        # The loopback device's own thread wakes now and then, too.
+        stock, adverb = (min(programs.run(adverb, "idle", 2, ADVERB_POLICY=path)[0] for _ in range(4))
+                         for adverb in (False, True))
+        return {"value": max(round(adverb - stock, 2), 0)}
+    yield attempt(idle, name="idle", table="counts", at_most=0,
+                  title="two idle processes that are linked: wake-ups a second, beyond stock's")
 
 
-def time_rows(native, scratch):
+def time_rows(programs, scratch):
     for title, operation, size, outstanding, beside, count, bar, spin in TIMES:
         at = 0 if outstanding == 1 else 1  # the median of latencies, or the mean of all
-        sleeps = []
+        words = size, outstanding, count
 
-        def adverb(words=(operation, size, outstanding, count), spin=spin, at=at, sleeps=sleeps):
-            figures = native.run(True, *words, ADVERB_POLICY=policy(scratch, spin))
-            sleeps.append(figures[3])
-            return figures[at]
+        def times(operation=operation, beside=beside, words=words, at=at, spin=spin):
+            sleeps, cpu = [], {False: [], True: []}
 
-        row = paired(lambda b=beside, s=size, o=outstanding, c=count, at=at: native.run(False, b, s, o, c)[at],
-                     adverb, bar)
-        yield {"name": f"{operation}_{size}x{outstanding}_spin{spin}", "title": title,
-               "sleeps": round(sorted(sleeps)[len(sleeps) // 2], 3), **row}
+            def time(adverb):
+                figures = programs.run(adverb, operation if adverb else beside, *words,
+                                       ADVERB_POLICY=policy(scratch, spin))
+                cpu[adverb].append(figures[2])
+                if adverb:
+                    sleeps.append(figures[3])
+                return figures[at]
+            row = native.paired(lambda: time(False), lambda: time(True))
+            return row | {"sleeps": round(statistics.median(sleeps), 3), "stock_cpu": statistics.median(cpu[False]),
+                          "adverb_cpu": statistics.median(cpu[True])}
+        yield attempt(times, name=f"{operation}_{size}x{outstanding}_spin{spin}", table="time", title=title,
+                      **({} if bar is None else {"at_most": round(bar, 3)}))
 
 
-def run(build):
-    native = Native(build, "bench_unload")
+def run(build, options):
+    programs = native.Native(build, "bench_unload")
     try:
         with tempfile.TemporaryDirectory() as scratch:
-            return [*count_rows(native, scratch), *time_rows(native, scratch)]
+            yield from count_rows(programs, scratch, options)
+            if not options.quick:
+                yield from time_rows(programs, scratch)
     finally:
-        native.close()
+        programs.close()
 
 
-def show(rows):
-    print("Requests on unpinned memory, carried out by the peer's CPU")
-    print(f"{'of one request':62}{'adverb':>9}{'bar':>7}")
-    for r in (r for r in rows if "stock" not in r):
-        print(f"{r['title']:62}{r['value']:9.3f}{r.get('bar', '-'):>7}")
-    print(f"{'microseconds per request, loopback device':46}{'stock':>9}{'adverb':>9}{'ratio':>7}{'95% of it':>15}{'sleeps':>8}{'bar':>7}")
-    for r in (r for r in rows if "stock" in r):
-        judged = f"{r['bar']:7.2f} {r['verdict']}" if "bar" in r else "      -"
-        print(f"{r['title']:46}{r['stock'] / 1000:9.2f}{r['adverb'] / 1000:9.2f}{r['ratio']:7.2f}"
-              f"{r['low']:8.2f} ..{r['high']:5.2f}{r['sleeps']:8.2f}{judged}")
+def line(row):
+    if row["table"] == "counts":
+        return f"{row['title']:72}{row['value']:9.3f}"
+    return (native.ratio_line(row) + f"{row['stock_cpu'] / 1000:10.2f}{row['adverb_cpu'] / 1000:10.2f}"
+            f"{row['sleeps']:8.2f}")

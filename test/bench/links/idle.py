@@ -20,7 +20,7 @@ def wakes(sides):
             for side, pid in sides.items()}
 
 
-def measure(build, scratch):
+def measure(build, scratch, _):
     with Programs(build, scratch, True) as programs:
         asker = programs.ask(4, "again")
         answers(asker, 4)
@@ -28,4 +28,4 @@ def measure(build, scratch):
         until(lambda: not any(wakes(sides).values()), DUE, 0)
         for side, count in wakes(sides).items():
             yield {"name": f"idle for {WINDOW} s: wake-ups of the {side}'s threads", "unit": "", "value": count,
-                   "bar": MOST}
+                   "at_most": MOST}

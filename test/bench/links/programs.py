@@ -74,7 +74,7 @@ class Programs:
         Programs.next_port += 1
         self.port = Programs.next_port
         self.owner = self.begin("serve", self.port, "stay")
-        assert until(lambda: listens(self.port), 10), "the owner does not listen"
+        assert until(lambda: listens(self.port), 60), "the owner does not listen"
         return self
 
     def begin(self, *words):
@@ -95,7 +95,7 @@ class Programs:
     def __exit__(self, *_):
         for program in list(self.running):
             self.end(program)
-        until(lambda: broker_of(self.LINK_PORT) is None, 5)  # it stays for a moment
+        until(lambda: broker_of(self.LINK_PORT) is None, 60)  # it stays for a moment
 
 
 def answers(program, count):

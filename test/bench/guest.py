@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""What a virtual host says while it measures."""
+
+import os
+import subprocess
+
+REPO = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+TARGETS = ["preload/libadverb.so", "preload/tools/adverb"]  # every host has them
+NOT_HERE = 77
+
+
+def lines(build, *words):
+    """Each line that scripts/vm with these words prints, as it comes. Raises if the host fails or is not
+    to be had; whoever has enough closes the generator, which ends the host."""
+    last = []
+    with subprocess.Popen([os.path.join(REPO, "scripts", "vm"), *words], env={**os.environ, "ADVERB_BUILD": build},
+                          stdout=subprocess.PIPE, text=True) as host:
+        try:
+            for line in host.stdout:
+                last = [*last[-9:], line]
+                yield line.rstrip("\n")
+        except GeneratorExit:
+            host.terminate()
+            raise
+    if host.returncode == NOT_HERE:
+        raise RuntimeError("there is no such virtual host to be had here")
+    if host.returncode != 0:
+        raise RuntimeError(f"the virtual host failed with status {host.returncode}:\n" + "".join(last))
