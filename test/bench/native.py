@@ -31,6 +31,8 @@ class Native:
         command = [*self.network, "sh", "-c", 'ip link set lo up && exec "$@"', "sh", *before, "env",
                    *(f"{k}={v}" for k, v in environment.items()), self.program, *map(str, words)]
         done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=LONGEST)
+        if "cannot be preloaded" in done.stderr:  # the program goes on without
+            raise RuntimeError(done.stderr)
         return [float(word) for word in done.stdout.split()]
 
     def counters(self, *words, **more):

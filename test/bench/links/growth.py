@@ -3,7 +3,7 @@
 
 import statistics
 
-from programs import Programs, answers, broker_of
+from programs import Programs, answers
 from syscalls import Counted
 
 TURN = 512             # queue pairs of those that ask: with their other ends they are a thousand of all
@@ -28,7 +28,7 @@ def grow(build, scratch, adverb, processes, turns):
         askers = [programs.ask(TURN // processes, "again") for _ in range(processes)]
         for asker in askers:
             answers(asker, TURN // processes)  # all links are made
-        pids = [program.pid for program in programs.running] + ([broker_of(programs.LINK_PORT)] if adverb else [])
+        pids = [program.pid for program in programs.running] + ([programs.broker()] if adverb else [])
         for number in range(1, turns[-1] + 1):
             if number not in turns:
                 turn(askers)

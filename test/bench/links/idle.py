@@ -3,7 +3,7 @@
 
 import time
 
-from programs import Programs, answers, broker_of, threads, until
+from programs import Programs, answers, threads, until
 
 WINDOW = 5    # s, after as many without any: a link that was made to ask and binds nothing ends after that time
 DUE = 40      # s until all is quiet
@@ -24,7 +24,7 @@ def measure(build, scratch, _):
     with Programs(build, scratch, True) as programs:
         asker = programs.ask(4, "again")
         answers(asker, 4)
-        sides = {"owner": programs.owner.pid, "initiator": asker.pid, "broker": broker_of(programs.LINK_PORT)}
+        sides = {"owner": programs.owner.pid, "initiator": asker.pid, "broker": programs.broker()}
         until(lambda: not any(wakes(sides).values()), DUE, 0)
         for side, count in wakes(sides).items():
             yield {"name": f"idle for {WINDOW} s: wake-ups of the {side}'s threads", "unit": "", "value": count,

@@ -41,7 +41,7 @@ def broker_of(port):
 
 
 def threads(pid):
-    """{number: (name, times that it went to sleep or was made to)}"""
+    """{number: (name, times that it went to sleep or was made to)} of a process that runs"""
     found = {}
     for task in glob.glob(f"/proc/{pid}/task/*"):
         try:
@@ -51,6 +51,8 @@ def threads(pid):
             continue  # it has ended meanwhile
         found[int(os.path.basename(task))] = (
             status["Name"].strip(), int(status["voluntary_ctxt_switches"]) + int(status["nonvoluntary_ctxt_switches"]))
+    if not found:
+        raise RuntimeError(f"process {pid} has no threads: it has ended")
     return found
 
 
@@ -82,6 +84,13 @@ class Programs:
                                    stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.running.append(program)
         return program
+
+    def broker(self):
+        """The process number of its broker, which adverb has started"""
+        pid = until(lambda: broker_of(self.LINK_PORT), 60)
+        if pid is None:
+            raise RuntimeError("no broker serves these programs")
+        return pid
 
     def ask(self, count, *more):
         """A program that asks on so many queue pairs"""
