@@ -3,6 +3,7 @@
 
 import os
 import subprocess
+import sys
 
 REPO = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 TARGETS = ["preload/libadverb.so", "preload/tools/adverb"]  # every host has them
@@ -12,6 +13,7 @@ NOT_HERE = 77
 def lines(build, *words):
     """Each line that scripts/vm with these words prints, as it comes. Raises if the host fails or is not
     to be had; whoever has enough closes the generator, which ends the host."""
+    print("bench: boots a virtual host, which takes a minute", file=sys.stderr, flush=True)
     last = []
     with subprocess.Popen([os.path.join(REPO, "scripts", "vm"), *words], env={**os.environ, "ADVERB_BUILD": build},
                           stdout=subprocess.PIPE, text=True) as host:

@@ -39,7 +39,7 @@ def grow(build, scratch, adverb, processes, turns):
     return costs
 
 
-def measure(build, scratch, options):
+def measure(build, scratch, _):
     few, many = PROCESSES
     kinds = [(whose, processes, (1, LAST) if processes == many else (1,)) for whose in (False, True)
              for processes in PROCESSES]
@@ -52,6 +52,6 @@ def measure(build, scratch, options):
                 f"{many} processes on the host to {few}": (ours[few][0], ours[many][0])}
     for sizes, (less, more) in compared.items():
         for at, what, bar in ((0, "system calls for", FLAT), (1, "control messages for", FLAT),
-                              *([] if options.quick else [(2, "first request of", None)])):
+                              (2, "first request of", None)):
             yield {"name": f"{what} one more, {sizes}", "unit": "times", "value": round(more[at] / less[at], 2),
                    "few": round(less[at], 2), "many": round(more[at], 2)} | ({"at_most": bar} if bar else {})
