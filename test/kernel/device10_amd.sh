@@ -1,7 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 # AMD, addresses below 4 GiB: three levels.
-# long: yes
 # vm: qemu=10 iommu=amd device=edu,dma_mask=0xffffffffffffffff device=e1000e nodes=2
 # timeout: 300
 # shellcheck source=test/kernel/lib.sh

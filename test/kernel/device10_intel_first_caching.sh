@@ -1,7 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 # Intel, scalable mode, first-stage tables, caching mode: mappings that appear are flushed, too.
-# long: yes
 # vm: qemu=10 iommu=intel,aw-bits=48,x-scalable-mode=on,x-flts=on,caching-mode=on append=iommu.forcedac=1 device=edu,dma_mask=0xffffffffffffffff device=e1000e nodes=2
 # timeout: 300
 # shellcheck source=test/kernel/lib.sh

@@ -3,7 +3,6 @@
 # AMD, addresses of 64 bits, which the kernel takes when those below 4 GiB are used up: six levels. Linux 7.2
 # takes 48 bits, and four levels. One device only: the emulated IOMMU remembers translations of several under
 # one name above 48 bits.
-# long: yes
 # vm: qemu=7.2 iommu=amd append=iommu.forcedac=1 device=edu,dma_mask=0xffffffffffffffff nodes=2
 # timeout: 300
 # shellcheck source=test/kernel/lib.sh

@@ -60,7 +60,7 @@ static void worker_brings_back(void) {
   expect(mprotect(image.start, LENGTH, PROT_READ) == 0 &&
              mprotect(image.start, LENGTH, PROT_READ | PROT_WRITE) == 0,
          "mprotect");
-  for (int i = 0; i < 500 && !resident(&image, 0, 5 * PAGE); i++)
+  for (int i = 0; i < 12000 && !resident(&image, 0, 5 * PAGE); i++)
     usleep(10000);
   expect(device_word(&image, 5 * PAGE) == 6, "it does not come back");
   expect(query(image.adverb, image.region).remaps >= PAGES, "%llu re-mapped",
@@ -285,6 +285,6 @@ int main(int count, char** words) {
   run("many places are told of in one call, and nothing is brought in", use_is_told_in_bulk);
   run("each of several ranges stands for itself", ranges_stand_for_themselves);
   run("who does not wait is not kept by a page that somebody has to bring", nowait_does_not_wait);
-  run("who does not wait has what was in the swap when it is there", nowait_and_storage);
+  run_timed("who does not wait has what was in the swap when it is there", nowait_and_storage);
   return verdict();
 }

@@ -19,6 +19,7 @@
 #include "np.h"
 
 #define SECONDS 6
+#define GATE_CALLS 5000 // in the gate, which is as long on any machine
 
 static void flags_must_be_known(void) {
   int adverb = open_adverb();
@@ -127,7 +128,7 @@ static uint64_t interesting(unsigned* seed, const char* memory) {
 }
 
 static unsigned new_seed(void) {
-  unsigned seed = (unsigned)time(NULL);
+  unsigned seed = in_gate() ? 1 : (unsigned)time(NULL);
   // At once: a kernel that dies of it lets nothing be said afterwards.
   fprintf(stderr, "seed %u\n", seed);
   return seed;
@@ -144,7 +145,8 @@ static unsigned long any_calls(int adverb, char* start, bool create, unsigned se
       ADVERB_IOC_WATCH,        ADVERB_IOC_UNWATCH,        ADVERB_IOC_HEARD,
       ADVERB_IOC_REGION_CREATE};
   unsigned long good = 0;
-  for (time_t end = time(NULL) + SECONDS; time(NULL) < end; ++*calls) {
+  for (time_t end = time(NULL) + SECONDS; in_gate() ? *calls < GATE_CALLS : time(NULL) < end;
+       ++*calls) {
     uint64_t fields[64] = {0}; // more than any structure has
     struct adverb_range ranges[8];
     for (int i = 0; i < 8; i++)

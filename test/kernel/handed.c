@@ -223,7 +223,7 @@ static void in_flight(void) {
   close(ring[0]);
   close(ring[1]);
   // The kernel looks for such rings, in the background, when a Unix socket is closed.
-  for (int i = 0; i < 500 && after != before; i++) {
+  for (int i = 0; i < 12000 && after != before; i++) {
     expect(socketpair(AF_UNIX, SOCK_STREAM, 0, ring) == 0, "socketpair");
     close(ring[0]);
     close(ring[1]);

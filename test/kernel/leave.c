@@ -153,7 +153,7 @@ static long mapping_kib(const void* address, const char* field) {
 }
 
 static void wait_for_worker(size_t offset) {
-  for (int i = 0; i < 1000 && !resident(&image, 1, offset); i++)
+  for (int i = 0; i < 12000 && !resident(&image, 1, offset); i++)
     usleep(10000);
   expect(resident(&image, 1, offset), "the worker does not come");
 }
@@ -488,7 +488,7 @@ int main(int count, char** words) {
   run("huge page split: bytes and address stay together", huge_split);
   run("huge page collapse: bytes and address stay together", huge_collapse);
   run("hugetlb: read, written and unmapped like any page", hugetlb);
-  run("KSM: the device never writes to a merged page", same_page_merging);
+  run_timed("KSM: the device never writes to a merged page", same_page_merging);
   run("memfd_secret: refused", secret);
   run("memfd_secret: not shown where other memory was", secret_instead);
   run("userfaultfd missing: the handler's page is shown", userfault_missing);

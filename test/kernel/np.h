@@ -21,6 +21,13 @@
 // Runs the test in a child, so that one that dies leaves no other without its verdict; one line of
 // TAP.
 void run(const char* name, void (*test)(void));
+
+// The same for a test whose verdict depends on time or on what the kernel does when it likes: not
+// in the gate.
+void run_timed(const char* name, void (*test)(void));
+
+// Whether this is a run of the gate (ADVERB_GATE is set): seeds and amounts are then fixed.
+bool in_gate(void);
 // Leaves out all tests whose name does not contain the first argument of main.
 void choose(int count, char** words);
 // In a test: how many seconds it may take, if not 100. Multiplied by ADVERB_SLOWNESS, which the

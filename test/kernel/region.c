@@ -345,7 +345,7 @@ int main(int count, char** words) {
   run("fault-in shows the page's own bytes, and only of what was asked for", fault_in_shows_bytes);
   run("a device's write lands in a resident page, else nowhere", writes_land_or_park);
   run("a read view refuses writes", read_view_refuses_writes);
-  run("creation takes the same time for 1 MiB and 1 TiB", creation_is_constant);
+  run_timed("creation takes the same time for 1 MiB and 1 TiB", creation_is_constant);
   run("a fully resident region pins nothing", nothing_is_pinned);
   run("a forked child can do nothing with the parent's region", child_has_nothing);
   run("destroy parks every page", destroy_parks);

@@ -5,7 +5,6 @@
 # Not on QEMU 7.2, on which the guest panicked after minutes of it, with half an operand of cmpxchg16b in its flags.
 # vm: qemu=10 nodes=2 swap=512 device=edu disk=320 disk=320
 # timeout: 5400
-# long: yes
 # shellcheck source=test/kernel/lib.sh
 . "$(dirname "$0")/lib.sh"
 need_soft_rnic
