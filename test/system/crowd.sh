@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 # vm: hosts=1 mem=2048 swap=3072
 # timeout: 1500
-# long: yes
 # Sixty-four programs whose memory changes under their leases, all in one control group that has no room for what
 # they would pin under stock. Each verifies every byte; together they pin no more than their shares, and nobody is
 # killed for want of memory.

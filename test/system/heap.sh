@@ -1,7 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 # vm: hosts=2 mem=1024 swap=5120
-# long: yes
 # timeout: 300
 # A program that registers its whole heap at the start: how long that takes and what it pins, stock and with
 # adverb at both ends or at one.

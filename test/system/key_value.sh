@@ -1,7 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 # vm: hosts=2 mem=1024 swap=5120
-# long: yes
 # timeout: 400
 # A key-value store: a table that fits memory under stock and under adverb, and one that does not under adverb.
 . "$(dirname "$0")/key_value_cases.sh"

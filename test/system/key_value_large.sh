@@ -1,7 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 # vm: hosts=2 mem=1024 swap=5120
-# long: yes
 # timeout: 2400
 # A key-value store whose table has four times the memory of its host, every slot of it written.
 . "$(dirname "$0")/key_value_cases.sh"

@@ -1,7 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 # vm: hosts=2
-# long: yes
 # timeout: 480
 # Level user, and of the attacks those that are about which host somebody is on, a thief and a relay: minutes, as emulated
 # hosts have them. All of them, at each level, are in liar_two_hosts_*.sh.

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 # vm: hosts=2 mem=3072
 # timeout: 1200
-# long: yes
 # Level key: the liar is one of those who have it, and, in attacks of this level alone, one who has not. Left out:
 # - who has proven nothing has not all receives: who has shown the key has shown enough to keep what he opens
 #   (owner_bounds.cpp), and who has not opens nothing.

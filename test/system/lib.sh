@@ -61,23 +61,30 @@ ended() {
   [[ ! $text =~ State:[[:space:]]+([A-Z]) ]] || [ "${BASH_REMATCH[1]}" = Z ]
 }
 
-# The largest VmPin, VmLck and VmRSS (kB) process $1 had, written to file $2 while it lives. The file is
-# read as a whole: reading by lines seeks back to the end of each, and the kernel then writes anew what
-# has other lines, or lines of another length, by that time.
-sample() {
-  local text pin=0 lck=0 rss=0 line='[[:space:]]+([0-9]+) kB'
-  while [ -e "/proc/$1/status" ]; do
-    IFS= read -r -d '' text < "/proc/$1/status" || [ -n "$text" ] || break
-    [[ $text != *State:$'\t'Z* ]] || break
-    if [[ $text =~ VmLck:$line.VmPin:$line ]]; then # without these the process has no memory any more
-      [ "${BASH_REMATCH[1]}" -le "$lck" ] || lck=${BASH_REMATCH[1]}
-      [ "${BASH_REMATCH[2]}" -le "$pin" ] || pin=${BASH_REMATCH[2]}
-      [[ ! $text =~ VmRSS:$line ]] || [ "${BASH_REMATCH[1]}" -le "$rss" ] || rss=${BASH_REMATCH[1]}
-      echo "$pin $lck $rss" > "$2"
-    fi
-    nap 0.02
-  done 2> /dev/null
-  :
+# Has the kernel tell, at each return of pinned memory, how much the process then has pinned. Pages are pinned by
+# registration alone, so the largest of these figures is the peak, and no moment is missed.
+tracing=/sys/kernel/tracing
+watch_pins() {
+  [ ! -d $tracing/instances/pins ] || return 0
+  mountpoint -q $tracing || mount -t tracefs tracefs $tracing || return 1
+  echo 'f:adverb/unpin ib_umem_release pages=umem->owning_mm->pinned_vm.counter:s64' >> $tracing/dynamic_events &&
+    mkdir $tracing/instances/pins && echo 8192 > $tracing/instances/pins/buffer_size_kb &&
+    echo 1 > $tracing/instances/pins/options/record-tgid &&
+    echo 1 > $tracing/instances/pins/events/adverb/unpin/enable
+}
+
+# Writes to $scratch/$1.peak the KiB that role $1 of the pair that has just ended had pinned and resident at most;
+# nothing if the kernel has not told.
+write_peaks() {
+  local pid rss pin
+  { read -r pid < "$scratch/$1.pid" && read -r rss < "$scratch/$1.rss"; } 2> /dev/null || return 0
+  # A ring that has lost lines may have lost the peak. The first number in brackets is the process.
+  pin=$(awk -v pid="$pid" '
+    /entries-in-buffer/ { split($3, n, "/"); if (n[1] != n[2]) exit 1 }
+    / unpin: / && match($0, /\( *[0-9]+\)/) && substr($0, RSTART + 1, RLENGTH - 2) + 0 == pid {
+      sub(/.*pages=/, ""); seen = 1; if ($1 > most) most = $1 }
+    END { if (seen) print most * 4 }' "$scratch/pins") && [ -n "$pin" ] || return 0
+  echo "$pin $rss" > "$scratch/$1.peak"
 }
 
 # The words before the program of role $1.
@@ -87,35 +94,16 @@ words_of() {
 }
 
 # Starts a program in the background under the wrap: $started, output in $scratch/$1.out, counters of
-# adverb in $scratch/$1.json, peaks in $scratch/$1.peak if PAIR_PEAKS is set.
+# adverb in $scratch/$1.json; $scratch/$1.pid and, once it has ended, $scratch/$1.rss (KiB, the largest).
 start() {
   local role=$1
   shift
   rm -f "$scratch/$role".*
   local -a before
   read -ra before <<< "$(words_of "$role")" # not in what is started: its first child is to be the program
-  ADVERB_STATS_FILE=$scratch/$role.json timeout -k 2 "${PAIR_SECONDS:-120}" ${before[@]+"${before[@]}"} "$@" > "$scratch/$role.out" 2>&1 &
+  ADVERB_STATS_FILE=$scratch/$role.json timeout -k 2 "${PAIR_SECONDS:-120}" "$ADVERB_BUILD/test/system/measured" \
+    "$scratch/$role" ${before[@]+"${before[@]}"} "$@" > "$scratch/$role.out" 2>&1 &
   started=$!
-  # timeout(1) is the parent; what it runs is what pins.
-  local child
-  await 5 has_child "$started"
-  child_of "$started"
-  echo "${child:-$started}" > "$scratch/$role.pid"
-  [ -n "${PAIR_PEAKS:-}" ] || return 0
-  sample "${child:-$started}" "$scratch/$role.peak" &
-  samplers+=($!)
-}
-
-# The first child of process $1: $child.
-child_of() {
-  child=""
-  [ ! -e "/proc/$1/task/$1/children" ] || read -r child _ < "/proc/$1/task/$1/children"
-  [ -n "$child" ]
-} 2> /dev/null
-
-has_child() {
-  local child
-  child_of "$1" || ended "$1"
 }
 
 # both_ends NAME SERVER CLIENT: starts the client when the server listens, PAIR_LISTEN_SECONDS (60) at most after
@@ -123,7 +111,11 @@ has_child() {
 # address. PAIR_LAST_WORDS: seconds that a server has whose client has failed. Returns 0 when both ends exit with 0; the outputs, peaks and counters stay until the next.
 both_ends() {
   local name=$1 port=$((next_port++)) address=$VM_IP_0 status=0 server=""
-  local -a words samplers=()
+  local -a words
+  if [ -n "${PAIR_PEAKS:-}" ]; then
+    watch_pins || echo "# $name: the kernel does not tell what is pinned"
+    echo > $tracing/instances/pins/trace
+  fi 2> /dev/null
   if serves; then
     read -ra words <<< "${2//PORT/$port}"
     start server "${words[@]//SERVER/$address}"
@@ -148,7 +140,11 @@ both_ends() {
     wait "$server" || served=$?
     [ "$status" != 0 ] || status=$served
   fi
-  [ ${#samplers[@]} = 0 ] || wait "${samplers[@]}"
+  if [ -n "${PAIR_PEAKS:-}" ]; then
+    cat $tracing/instances/pins/trace > "$scratch/pins"
+    write_peaks server
+    write_peaks client
+  fi
   return "$status"
 }
 
@@ -214,23 +210,7 @@ pair() {
   report "$1"
 }
 
-# pair_in_tries COUNT NAME SERVER CLIENT: the same for what fails at times under stock, too: one of
-# COUNT tries has to succeed.
-pair_in_tries() {
-  local why tries=$1
-  shift
-  judge "$@"
-  # Wrong data is wrong in any try.
-  while any_host_has "$why" && ! any_host_has "$(misread)" && [ $((--tries)) -gt 0 ]; do
-    echo "# $1: ${why:-the other host failed}; $tries more tries"
-    outputs
-    judge "$@"
-  done
-  report "$1"
-}
-
-# The peak of VmPin of role $1 in the last pair, in MiB; -1 when nobody saw it run: a sampler may get
-# no processor while a short program lives.
+# The peak of VmPin of role $1 in the last pair, in MiB; -1 if it was not measured (PAIR_PEAKS).
 peak_pin() {
   local pin=""
   { read -r pin _ < "$scratch/$1.peak"; } 2> /dev/null || :

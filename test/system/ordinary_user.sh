@@ -22,4 +22,3 @@ for program in ib_{write,read,send}_bw; do
   perftest "$program of an ordinary user, 16 MiB buffer" "$program" -n 5 -s 8388608
 done
 perftest "ib_atomic_bw of an ordinary user" ib_atomic_bw -n 20
-sleeping_send_lat "ib_send_lat of an ordinary user, sleeping on events"

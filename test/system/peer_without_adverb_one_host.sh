@@ -1,7 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 # vm: hosts=1 mem=3072
-# long: yes
 # timeout: 900
 # One end under adverb, the other without, both on one host: its broker knows no such queue pair.
 . "$(dirname "$0")/peer_cases.sh"

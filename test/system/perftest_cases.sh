@@ -16,15 +16,8 @@ perftest() {
   pair "$name" "$program $common $*" "$program $common $* SERVER"
 }
 
-# ib_send_lat, sleeping, takes the next event on the channel of both CQs for that of its last send and
-# reads a completion without asking whether there was one; the other way round it sleeps for an event
-# it has taken. Under stock, with the host busy, 5 of 25 runs on two hosts failed by it.
-sleeping_send_lat() {
-  local name=$1
-  shift
-  PAIR_SECONDS=30 pair_in_tries 5 "$name" \
-    "ib_send_lat $common -n 20 -e $*" "ib_send_lat $common -n 20 -e $* SERVER"
-}
+# ib_send_lat does not run asleep: it takes the next event on the channel of both CQs for that of its last send. With a
+# busy host it then waits for ever, stock, too (5 of 25 runs). ibv_rc_pingpong -e and the verifier's cq.* sleep.
 
 every_program_completes() {
   local program
@@ -57,7 +50,6 @@ events_wake_some_sleepers() {
   perftest "ib_read_bw sleeping on events, 8 MiB" ib_read_bw -n 5 -e -s 8388608
   perftest "ib_read_lat sleeping on events, 1 byte" ib_read_lat -n 20 -e -s 1
   perftest "ib_send_bw sleeping on events, 64 KiB" ib_send_bw -n 20 -e -s 65536
-  sleeping_send_lat "ib_send_lat sleeping on events, 1 byte" -s 1
   for program in ib_atomic_{bw,lat}; do
     perftest "$program sleeping on events" "$program" -n 20 -e
   done
@@ -74,8 +66,6 @@ events_wake_sleepers() {
     perftest "$program sleeping on events, 1 byte" "$program" -n 20 -e -s 1
     perftest "$program sleeping on events, 64 KiB" "$program" -n 20 -e -s 65536
   done
-  sleeping_send_lat "ib_send_lat sleeping on events, 1 byte" -s 1
-  sleeping_send_lat "ib_send_lat sleeping on events, 64 KiB" -s 65536
   for program in ib_atomic_{bw,lat}; do
     perftest "$program sleeping on events" "$program" -n 20 -e
   done
@@ -94,7 +84,6 @@ both_directions_at_once() {
 several_queue_pairs() {
   perftest "ib_write_bw with 8 queue pairs" ib_write_bw -n 5 -q 8
   perftest "ib_send_bw with a shared receive queue" ib_send_bw -n 20 -q 4 --use-srq
-  sleeping_send_lat "ib_send_lat with a shared receive queue, sleeping" --use-srq
 }
 
 other_transports() {

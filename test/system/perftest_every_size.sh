@@ -3,7 +3,6 @@
 # vm: hosts=1 mem=3072
 # wrap: stock adverb
 # timeout: 1500
-# long: yes
 # Debian's perftest, unmodified, both ends on one host: each program with each size, and each that can asleep.
 . "$(dirname "$0")/perftest_cases.sh"
 every_size_completes

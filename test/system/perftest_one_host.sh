@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 # vm: hosts=1 mem=3072
 # wrap: stock adverb
-# long: yes
 # timeout: 1500
 # Debian's perftest, unmodified, both ends on one host. Stock shows that the cases themselves run.
 . "$(dirname "$0")/perftest_cases.sh"

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 # vm: hosts=2
 # wrap: stock adverb
-# long: stock
 # timeout: 1500
 # Debian's perftest, unmodified, across two hosts.
 . "$(dirname "$0")/perftest_cases.sh"

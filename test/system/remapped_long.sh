@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 # vm: hosts=1 mem=3072
 # timeout: 2400
-# long: yes
 # As remapped.sh, for twenty minutes with the C library's heap and then some with jemalloc's, which gives memory back
 # in its own way. What has been called back is counted, and nothing stays leased.
 . "$(dirname "$0")/lib.sh"
