@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 # The queue, the lanes and the choice name no way; the simulation's oracle knows nothing of what it judges.
+# gate: yes
 # shellcheck source=test/checks/lib.sh
 . "$(dirname "$0")/lib.sh"
 

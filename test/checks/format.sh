@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 # Every C and C++ file is as .clang-format has it (kernel modules are in the kernel's own style).
 # The version is fixed, to the one Debian 12 and 13 both have: each formats a little differently.
+# gate: yes
 # shellcheck source=test/checks/lib.sh
 . "$(dirname "$0")/lib.sh"
 

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+# gate: yes
 """What libadverb.so has of its own that is writable and static, read from its symbol table: nothing
 but what stands in LIST with a reason. All else belongs to a World (preload/world), of which a process
 may hold two. And the keyword thread_local stands in world/sync.h alone, whose wrapper fibres can

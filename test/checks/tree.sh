@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 # The rules of the house that a machine can see.
+# gate: yes
 # shellcheck source=test/checks/lib.sh
 . "$(dirname "$0")/lib.sh"
 

@@ -8,10 +8,11 @@ import sys
 import time
 
 import host
+import passed
 import system
-from results import FAILED, SKIPPED, Report, Result, longest, summary
+from results import FAILED, SKIPPED, Report, Result, forbid_skips, longest, summary
 
-# In this order: what fails fast comes first, the VM last.
+# In this order: what fails fast comes first, virtual hosts last.
 SUITES = {
     "checks": host.run_folder,
     "unit": host.run_folder,
@@ -21,27 +22,32 @@ SUITES = {
     "loopback": host.run_folder,
     "loopback-asan": lambda s, c: host.run_sanitizer(s, c, "asan", "address,undefined"),
     "loopback-tsan": lambda s, c: host.run_sanitizer(s, c, "tsan", "thread"),
+    "host": system.run_host,
     "kernel": system.run_kernel,
     "kernel-7.2": system.run_kernel_newest,
     "kernel-debug": system.run_kernel_debug,
     "system": system.run_system,
+    "bench": host.run_bench,
 }
-IN_VM = {"kernel", "kernel-7.2", "kernel-debug", "system"}
-# The slowest ones, which --quick leaves out.
-NOT_QUICK = IN_VM | {"loopback-asan", "loopback-tsan"}
-# Slow, on a kernel built by hand: run when asked for by name.
+GATE = ("checks", "unit", "sim", "abi", "preload", "loopback", "host")
+# Slow, on a kernel that scripts/debug-kernel builds: run if asked for by name.
 BY_NAME = {"kernel-debug"}
 
 
 class Context:
     """What every suite needs to know of the run."""
 
-    def __init__(self, repo, build, patterns, named, long):
+    def __init__(self, options):
         self.times = {}  # (suite, test): seconds
-        self.repo, self.build, self.patterns = repo, build, patterns
-        self.long = long    # long tests, too
-        self.named = named  # the suites were asked for by name
-        self.logs = os.path.join(build, "test-logs")
+        self.repo, self.build, self.patterns = options.repo, options.build, options.only
+        self.named = bool(options.suite)                 # the suites were asked for by name
+        self.gate = not (options.all or options.suite)   # only the tests of the gate
+        self.suites = options.suite or [s for s in SUITES if s in GATE or (options.all and s not in BY_NAME)]
+        self.logs = os.path.join(self.build, "test-logs")
+
+    def tag(self, name):
+        """The meson suite that a test is in besides its own if this run takes it; None: this run takes all."""
+        return name if self.gate else None
 
     def took(self, suite, test, seconds):
         self.times[suite, test] = seconds
@@ -60,22 +66,21 @@ def arguments():
     parser = argparse.ArgumentParser(prog="scripts/test")
     parser.add_argument("--repo", required=True)
     parser.add_argument("--build", required=True)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--long", action="store_true")
+    parser.add_argument("--all", action="store_true")
     parser.add_argument("--suite", action="append", choices=list(SUITES), default=[])
     parser.add_argument("--only", action="append", default=[], metavar="PATTERN")
     return parser.parse_args()
 
 
-def run_suite(name, context, report):
+def run_suite(name, results, report):
     start = time.monotonic()
     print(f"== {name}", flush=True)
     try:
-        for result in SUITES[name](name, context):
+        for result in results:
             report.results.append(result)
             mark = {"passed": "ok", "failed": "FAIL", "skipped": "skip"}[result.outcome]
             print(f"{mark:<4} {result.name}{': ' + result.reason if result.reason else ''}", flush=True)
-            # Here too, and not only at the end: who reads a part of a long log reads this part.
+            # Here too, and not only at the end: a reader of one part of a long log reads this part.
             for line in result.diagnostics[-32:]:
                 print(f"     {line}", flush=True)
     except Exception as error:  # a broken suite is a failed one, and no reason to leave out the others
@@ -86,15 +91,13 @@ def run_suite(name, context, report):
 
 def main():
     options = arguments()
-    context = Context(options.repo, options.build, options.only, bool(options.suite), options.long)
+    context = Context(options)
+    began = passed.clean_commit(context.repo)
     report = Report()
-    for name in options.suite or [s for s in SUITES if not (options.quick and s in NOT_QUICK)]:
-        if name in BY_NAME and not options.suite:
-            why = f"only by name, on a kernel built by hand; scripts/test --suite {name}"
-            report.results.append(Result(name, name, SKIPPED, why))
-            print(f"skip {name}: {why}", flush=True)
-            continue
-        run_suite(name, context, report)
+    run_suite("build", host.build_programs(context, context.suites), report)
+    for name in context.suites:
+        results = SUITES[name](name, context)
+        run_suite(name, forbid_skips(context.repo, results) if context.gate else results, report)
 
     failures = [r for r in report.results if r.outcome == FAILED]
     for result in failures:
@@ -103,7 +106,11 @@ def main():
     print("\n" + longest(context.times))
     print(summary(report), flush=True)
     # A run without a single test proves nothing.
-    return 1 if failures or all(r.outcome == SKIPPED for r in report.results) else 0
+    if failures or all(r.outcome == SKIPPED for r in report.results):
+        return 1
+    if context.gate and not context.patterns:
+        passed.sign(context.repo, began)
+    return 0
 
 
 if __name__ == "__main__":

@@ -11,11 +11,13 @@ import time
 
 import process
 from parallel import in_order
-from results import FAILED, Result, from_tap
+from results import FAILED, PASSED, Result, from_tap
 
 
 # With TSan, the slowest: where threads meet. Of verify a few families only (test/verify/loopback.sh).
 TSAN_TESTS = ("stress_*", "verify_*", "overlap_together_*", "overlap_alongside_*")
+# ASan and UBSan compile optimized code for longer than the tests run.
+OPTIMIZED = {"asan": 0, "tsan": 1}
 # Programs of one thread each, most of them, or of processes that wait for each other more than they compute. With
 # TSan a broker that has no processor to itself takes longer than programs wait for it.
 AT_ONCE = {"unit": 2, "sim": 2, "loopback": 2, "loopback-asan": 2}
@@ -23,21 +25,39 @@ AT_ONCE = {"unit": 2, "sim": 2, "loopback": 2, "loopback-asan": 2}
 NOT_ASAN = ("*_stock", "pyverbs", "loopback_perftest")
 
 
-def programs(build, suite, wanted=lambda name: True):
-    """The meson tests of `suite` whose names are wanted, as meson describes them."""
-    listing = subprocess.run(
-        ["meson", "introspect", "--tests", build], check=True, capture_output=True, text=True)
-    return [t for t in json.loads(listing.stdout)
-            if any(s.split(":")[-1] == suite for s in t["suite"]) and wanted(t["name"])]
+@functools.cache
+def introspected(build, what):
+    listing = subprocess.run(["meson", "introspect", f"--{what}", build], check=True, capture_output=True, text=True)
+    return json.loads(listing.stdout)
 
 
-def needed_by(build, suite, wanted):
-    """What ninja has to make for these tests of `suite`, and no more: a sanitizer's build is slow."""
-    listing = subprocess.run(
-        ["meson", "introspect", "--targets", build], check=True, capture_output=True, text=True)
-    files = {t["id"]: t["filename"] for t in json.loads(listing.stdout)}
-    targets = {i for test in programs(build, suite, wanted) for i in test["depends"]}
+def programs(build, suite, wanted=lambda name: True, tag=None):
+    """The meson tests of `suite` whose names are wanted, and which are in the suite `tag` besides if there is one, as
+    meson describes them."""
+    def suites(test):
+        return {s.split(":")[-1] for s in test["suite"]}
+    return [t for t in introspected(build, "tests")
+            if suites(t) >= {suite, *([tag] if tag else [])} and wanted(t["name"])]
+
+
+def needed_by(build, tests):
+    """What ninja has to make for these tests, and no more."""
+    files = {t["id"]: t["filename"] for t in introspected(build, "targets")}
+    targets = {i for test in tests for i in test["depends"]}
     return sorted(os.path.relpath(f, build) for i in targets for f in files[i])
+
+
+def ninja(build, targets):
+    """Makes the targets of `build`, none if there are none: (output, status)."""
+    return process.run(["ninja", "-C", build, *targets], 7200) if targets else ("", 0)
+
+
+def build_programs(context, suites):
+    """Makes what the meson tests of these suites need and a plain build does not make."""
+    tests = [t for suite in suites for t in programs(context.build, suite, context.wanted, context.tag("gate"))]
+    output, status = ninja(context.build, needed_by(context.build, tests))
+    if status != 0:
+        yield Result("build", "build", FAILED, "ninja", output[-8000:])
 
 
 def run_catch2(suite, name, command, timeout, environment):
@@ -79,7 +99,9 @@ def run_program(suite, context, test, environment, before=()):
         context.keep(suite, test["name"], output)
         results = from_tap(suite, test["name"], output, status)
     else:
-        results = run_catch2(suite, test["name"], [*before, *test["cmd"]], timeout, environment)
+        # What depends on time is tagged so, and no part of the gate.
+        cases = ["~[timing]"] if context.gate else []
+        results = run_catch2(suite, test["name"], [*before, *test["cmd"], *cases], timeout, environment)
     context.took(suite, test["name"], time.monotonic() - start)
     return results
 
@@ -87,7 +109,7 @@ def run_program(suite, context, test, environment, before=()):
 def run_programs(suite, context, meson_suite=None, build=None, environment=None, wanted=None):
     """Runs the meson tests of a suite: Catch2 programs, and those that declare `protocol: 'tap'`."""
     # The last ones take longest: beside others, not behind them.
-    tests = programs(build or context.build, meson_suite or suite, wanted or context.wanted)[::-1]
+    tests = programs(build or context.build, meson_suite or suite, wanted or context.wanted, context.tag("gate"))[::-1]
     at_once, before = AT_ONCE.get(suite, 1), ()
     if (meson_suite or suite) == "loopback":
         before = machine_of_its_own()
@@ -101,15 +123,13 @@ def run_scripts(suite, context, folder, build=None, environment=None):
     build = build or context.build
     for path in process.scripts_in(os.path.join(context.repo, "test", folder)):
         name = os.path.basename(path)
-        if not context.wanted(name):
+        header = process.headers(path)
+        if not context.wanted(name) or (context.gate and header.get("gate") != "yes"):
             continue
-        timeout = float(process.headers(path).get("timeout", 300))
         start = time.monotonic()
-        # What can take less time where it is one of many does.
-        hurry = {} if context.named else {"ADVERB_ALL_SUITES": "1"}
         output, status = process.run(
-            [path], timeout, {"ADVERB_BUILD": build, "ADVERB_REPO": context.repo, **hurry, **(environment or {})},
-            cwd=context.repo)
+            [path], float(header.get("timeout", 300)),
+            {"ADVERB_BUILD": build, "ADVERB_REPO": context.repo, **(environment or {})}, cwd=context.repo)
         context.keep(suite, name, output)
         context.took(suite, name, time.monotonic() - start)
         yield from from_tap(suite, name, output, status)
@@ -132,15 +152,14 @@ def run_sanitizer(suite, context, name, sanitizers):
 
     if not os.path.exists(os.path.join(build, "build.ninja")):
         output, status = process.run(
-            ["meson", "setup", f"-Db_sanitize={sanitizers}", "-Db_lundef=false", "-Doptimization=1",
+            ["meson", "setup", f"-Db_sanitize={sanitizers}", "-Db_lundef=false", f"-Doptimization={OPTIMIZED[name]}",
              build, context.repo], 300)
         if status != 0:
             yield Result(suite, "set up", FAILED, "meson setup", output)
             return
     process.run(["ninja", "-C", build, "build.ninja"], 300)  # of an older tree maybe: what tests there are
-    needed = needed_by(build, "loopback", wanted)
-    # Without a name ninja would make everything.
-    output, status = process.run(["ninja", "-C", build, *needed], 3600) if needed else ("", 0)
+    tests = programs(build, "loopback", wanted)
+    output, status = ninja(build, needed_by(build, tests))
     if status != 0:
         yield Result(suite, "build", FAILED, "ninja", output[-8000:])
         return
@@ -152,3 +171,16 @@ def run_sanitizer(suite, context, name, sanitizers):
                                        "die_after_fork=0")}  # cases fork: a daemon, a killed peer
     yield from run_programs(suite, context, "loopback", build, environment, wanted)
     yield from run_scripts(suite, context, "loopback", build, environment)
+
+
+def run_bench(suite, context):
+    """All benches that count, against their bars. What depends on time is measured by hand: scripts/bench."""
+    start = time.monotonic()
+    output, status = process.run([os.path.join(context.repo, "scripts", "bench"), "all", "--check", "--quick"], 3600,
+                                 {"ADVERB_BUILD": context.build}, cwd=context.repo)
+    context.keep(suite, "all", output)
+    context.took(suite, "all", time.monotonic() - start)
+    if status == 0:
+        yield Result(suite, "no counted row is beyond its bar", PASSED)
+    else:
+        yield Result(suite, "no counted row is beyond its bar", FAILED, f"exit status {status}", output)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """What a test said in TAP lines, and the summary of all."""
 
+import fnmatch
+import os
 import re
 from dataclasses import dataclass, field
 
@@ -67,6 +69,21 @@ def from_tap(suite, script, output, status):
     elif not results:
         results.append(Result(suite, script, FAILED, "reported no test", output))
     return results
+
+
+def forbid_skips(repo, results):
+    """`results`, in which a skip that test/may_skip does not list is a failure."""
+    listed = []
+    with open(os.path.join(repo, "test", "may_skip"), encoding="utf-8") as file:
+        for line in file:
+            if line.strip() and not line.startswith("#"):
+                suite, pattern, _ = (part.strip() for part in line.split("|", 2))
+                listed.append((suite, pattern))
+    for result in results:
+        if result.outcome == SKIPPED and not any(
+                result.suite == suite and fnmatch.fnmatch(result.name, pattern) for suite, pattern in listed):
+            result.outcome, result.reason = FAILED, f"skipped, which test/may_skip does not allow: {result.reason}"
+        yield result
 
 
 def longest(times, most=12):

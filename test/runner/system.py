@@ -8,8 +8,6 @@ A script's header says what it wants:
   # timeout: 120                              seconds the script may take on a host
   # kernel: debug                             for the debug kernel only
   # newest: yes                               on kernel 7.2 too in a run of all suites
-  # long: yes                                 left out of a run of all suites, unless with --long
-  # long: stock                               so under this wrap, which shows the programs and not adverb
 Options this machine has no QEMU for skip the script.
 On every host the script runs with WRAP (stock or adverb) and ADVERB_RUN (the words to put before a
 program: none, or `adverb run --profile unpinned --`)."""
@@ -29,8 +27,6 @@ WRAPS = {"stock": "", "adverb": "adverb run --profile unpinned --"}
 BOOT_SECONDS = 60
 # Of scripts/vm: this machine lacks what the options ask for; the batch itself never ends with it.
 CANNOT = 77
-# A host of it panicked or ended.
-DIED = 125
 # Virtual hosts of which each is busy on one processor at most.
 AT_ONCE = 2
 # What everything takes more of on the debug kernel.
@@ -58,33 +54,21 @@ def vm_options(header):
 
 
 def jobs_of(folder, context, kernel=None, also=None):
-    """The scripts of test/`folder`, for `kernel` (None: the usual one); `also`: with this header only.
-    And how many were left out because they are long."""
-    jobs, left_out = [], 0
+    """The scripts of test/`folder`, for `kernel` (None: the usual one); `also`: with this header only."""
+    jobs = []
     for path in process.scripts_in(os.path.join(context.repo, "test", folder)):
         name = os.path.basename(path)
         header = process.headers(path)
         if header.get("kernel", kernel) != kernel or (also and also not in header):
             continue
-        long = [] if context.long or context.named else header.get("long", "").split()
         options = vm_options(header.get("vm", "")) + (("--kernel", kernel) if kernel else ())
         timeout = int(header.get("timeout", 120)) * (SLOWNESS if kernel == "debug" else 1)
         wraps = header.get("wrap", "").split() or [""]
         for wrap in wraps:
             key = f"{name}.{wrap}" if wrap else name
-            if not context.wanted(key):
-                continue
-            if "yes" in long or wrap in long:
-                left_out += 1
-            else:
+            if context.wanted(key):
                 jobs.append(Job(path, wrap, options, timeout, key))
-    return jobs, left_out
-
-
-def say_left_out(suite, left_out):
-    if left_out:
-        yield Result(suite, f"{left_out} runs of scripts", SKIPPED,
-                     f"long; scripts/test --long or --suite {suite} runs them")
+    return jobs
 
 
 def options_of(job):
@@ -148,12 +132,8 @@ def last_words(output):
     return "; ".join(line.strip()[:100] for line in telling[:3] or said[-1:]) or "its consoles are silent"
 
 
-def run_batch(suite, context, jobs, may_die=False):
-    """Runs jobs that want the same VM; one that kills its VM does not take the later ones with it.
-
-    `may_die`: nothing of ours runs in its kernel. That of soft-RoCE has faults of its own, so a job under which a
-    VM died is named, counted as skipped, and run once more."""
-    again = set()
+def run_batch(suite, context, jobs):
+    """Runs jobs that want the same VM; one that kills its VM does not take the later ones with it."""
     while jobs:
         share = tempfile.mkdtemp(prefix="adverb-system.")
         try:
@@ -177,72 +157,51 @@ def run_batch(suite, context, jobs, may_die=False):
                     yield from results
             if left:
                 # The first without a status is the one that was running.
-                died = left[0]
-                more = may_die and status == DIED and died.key not in again
-                again.add(died.key)
-                yield Result(suite, died.key, SKIPPED if more else FAILED,
-                             f"the VM died (status {status}){', and it is run anew' if more else ''}: {last_words(output)}",
+                yield Result(suite, left[0].key, FAILED, f"the VM died (status {status}): {last_words(output)}",
                              output[-6000:])
-                left = left if more else left[1:]
-            jobs = left
+            jobs = left[1:]
         finally:
             shutil.rmtree(share, ignore_errors=True)
 
 
 def run_system(suite, context):
-    jobs, left_out = jobs_of(suite, context)
-    yield from say_left_out(suite, left_out)
-    if not os.access(os.path.join(context.build, "preload", "tools", "adverb"), os.X_OK):
-        for job in [j for j in jobs if j.wrap == "adverb"]:
-            yield Result(suite, job.key, SKIPPED, "adverb is not built")
-        jobs = [j for j in jobs if j.wrap != "adverb"]
-    # Programs that wait for each other want all processors.
-    yield from run_jobs(suite, context, jobs, may_die=True, at_once=1)
+    """Scripts of test/system. Programs that wait for each other want all processors, so one VM at a time."""
+    yield from run_jobs(suite, context, jobs_of(suite, context), at_once=1)
+
+
+def run_host(suite, context):
+    """Scripts of test/host, all in one boot: adverb.ko and programs together."""
+    yield from run_with_modules(suite, context, jobs_of(suite, context), "6.12")
 
 
 def run_kernel(suite, context):
-    """Scripts of test/kernel, which need adverb.ko; a machine that could not build it skips them."""
-    jobs, left_out = jobs_of(suite, context)
-    yield from say_left_out(suite, left_out)
-    skipped = read(os.path.join(context.build, "kernel", "skipped"))
-    if skipped is not None:
-        for job in jobs:
-            yield Result(suite, job.key, SKIPPED, skipped.strip())
-    else:
-        yield from run_jobs(suite, context, jobs)
-
-
-def run_on(suite, context, kernel, jobs, remedy):
-    """The same scripts on another kernel; skipped where the kernel or its adverb.ko is not there."""
-    cache = os.environ.get("ADVERB_CACHE") or os.path.join(
-        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "adverb")
-    release = read(os.path.join(cache, "kernels", kernel, "release"))
-    if release is None:
-        why = f"no kernel {kernel} in the cache; {remedy}"
-    elif not os.path.exists(os.path.join(context.build, "kernel", release.strip(), "adverb.ko")):
-        why = f"no adverb.ko for {release.strip()}; scripts/build says why"
-    else:
-        yield from run_jobs(suite, context, jobs)
-        return
-    for job in jobs:
-        yield Result(suite, job.key, SKIPPED, why)
+    """Scripts of test/kernel, which need adverb.ko."""
+    yield from run_with_modules(suite, context, jobs_of("kernel", context), "6.12")
 
 
 def run_kernel_newest(suite, context):
-    """On the newest kernel: all scripts when asked for by name, else those that say so."""
-    jobs, _ = jobs_of("kernel", context, "7.2", also=None if context.named else "newest")
-    yield from run_on(suite, context, "7.2", jobs, "scripts/headers 7.2 fetches it")
+    """On the newest kernel: all scripts when asked for by name, otherwise those that say so."""
+    jobs = jobs_of("kernel", context, "7.2", also=None if context.named else "newest")
+    yield from run_with_modules(suite, context, jobs, "7.2")
 
 
 def run_kernel_debug(suite, context):
-    """The same scripts, and a few more, on a kernel that complains; it is built once, by hand."""
-    jobs, _ = jobs_of("kernel", context, "debug")
-    yield from run_on(suite, context, "debug", jobs, "scripts/debug-kernel builds it")
+    """The same scripts, and a few more, on a kernel that complains; scripts/debug-kernel builds it once, by hand."""
+    yield from run_with_modules(suite, context, jobs_of("kernel", context, "debug"), "debug")
 
 
-def run_jobs(suite, context, jobs, may_die=False, at_once=AT_ONCE):
+def run_with_modules(suite, context, jobs, kernel):
+    """Runs `jobs`, or skips them where adverb.ko of `kernel` could not be built: kernel/build has said why."""
+    why = read(os.path.join(context.build, "kernel", f"skipped-{kernel}"))
+    if why is None:
+        yield from run_jobs(suite, context, jobs)
+        return
+    for job in jobs:
+        yield Result(suite, job.key, SKIPPED, why.strip())
+
+
+def run_jobs(suite, context, jobs, at_once=AT_ONCE):
     batches = {}
     for job in jobs:
         batches.setdefault(job.options, []).append(job)
-    yield from in_order([lambda batch=batch: run_batch(suite, context, batch, may_die) for batch in batches.values()],
-                        at_once)
+    yield from in_order([lambda batch=batch: run_batch(suite, context, batch) for batch in batches.values()], at_once)
