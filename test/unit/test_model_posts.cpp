@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // The ways to post beside the plain one, and that each keeps its promise.
 #include "model/qp.h"
+#include "skip.h"
 #include "slow_page.h"
 #include "two_programs.h"
 

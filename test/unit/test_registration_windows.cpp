@@ -6,6 +6,7 @@
 #include "memory/monitor.h"
 #include "region_fixture.h"
 #include "registration/send_sources.h"
+#include "skip.h"
 
 #include <algorithm>
 #include <memory>

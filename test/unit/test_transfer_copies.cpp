@@ -4,6 +4,7 @@
 #include "catch.h"
 #include "fake_channel.h"
 #include "fake_provider.h"
+#include "skip.h"
 #include "slow_page.h"
 #include "test_world.h"
 #include "transfer/protocol.h"

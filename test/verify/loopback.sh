@@ -49,7 +49,7 @@ network=() at_a_time=1
 for try in "unshare -n" "unshare -rn"; do
   if $try ip link set lo up 2> /dev/null; then
     read -ra network <<< "$try"
-    at_a_time=2
+    at_a_time=4 # most of a run is waiting
     break
   fi
 done
