@@ -12,6 +12,7 @@ Where that is nothing yet, all of it takes 25 minutes of two processors: it is n
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -95,17 +96,29 @@ def forget(stamps):
             os.unlink(stamp)
 
 
+def compiled(command, preload):
+    """The (path, compile command) of what this entry compiles: itself, or the sources behind a file of
+    preload/unity.py's, each as if it were compiled by itself."""
+    path = os.path.realpath(os.path.join(command["directory"], command["file"]))
+    behind = []
+    if re.search(r"\.\d+\.cpp$", path) and os.path.exists(path):
+        with open(path, encoding="utf-8") as file:
+            behind = [os.path.join(preload, source) for source in re.findall(r'^#include "(.+\.cpp)"$', file.read(), re.M)]
+    for source in behind or [path]:
+        yield source, command["command"].replace(command["file"], source)
+
+
 def main():
     repo, build = os.environ["ADVERB_REPO"], os.environ["ADVERB_BUILD"]
     with open(os.path.join(build, "compile_commands.json"), encoding="utf-8") as file:
         commands = json.load(file)
     entries = {}
     for command in commands:
-        path = os.path.realpath(os.path.join(command["directory"], command["file"]))
-        # One compile of a file is enough, and what the build generated is its generator's business.
-        if path.startswith(repo + os.sep) and not path.startswith(build + os.sep) and os.path.exists(path):
-            words = [w for w in command["command"].split(" ") if not w.startswith(GCC_ONLY)]
-            entries.setdefault(path, {**command, "file": path, "command": " ".join(words)})
+        for path, words in compiled(command, os.path.join(repo, "preload")):
+            # One compile of a file is enough, and what the build generated is its generator's business.
+            if path.startswith(repo + os.sep) and not path.startswith(build + os.sep) and os.path.exists(path):
+                words = [w for w in words.split(" ") if not w.startswith(GCC_ONLY)]
+                entries.setdefault(path, {**command, "file": path, "command": " ".join(words)})
     if not entries:
         print("not ok - clang-tidy has something to check: the build compiles nothing")
         return 1
