@@ -20,6 +20,7 @@ import tempfile
 from dataclasses import dataclass
 
 import process
+from host import ninja
 from parallel import in_order
 from results import FAILED, SKIPPED, Result, from_tap
 
@@ -191,7 +192,11 @@ def run_kernel_debug(suite, context):
 
 
 def run_with_modules(suite, context, jobs, kernel):
-    """Runs `jobs`, or skips them where adverb.ko of `kernel` could not be built: kernel/build has said why."""
+    """Runs `jobs`, or skips them where adverb.ko of `kernel` cannot be built: kernel/build says why."""
+    output, status = ninja(context.build, [f"kernel/built-{kernel}"] if jobs else [])
+    if status != 0:
+        yield Result(suite, "build", FAILED, f"modules for {kernel}", output[-8000:])
+        return
     why = read(os.path.join(context.build, "kernel", f"skipped-{kernel}"))
     if why is None:
         yield from run_jobs(suite, context, jobs)

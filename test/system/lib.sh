@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 # shellcheck shell=bash
 # Sourced by the scripts of test/system, inside a guest of scripts/vm: starting servers and clients
-# on one host or two, sampling what they pin, TAP lines.
+# on one host or two, what they pin at most, TAP lines.
 #
 # Under hosts=1 both ends run here; under hosts=2 host 0 serves and host 1 is the client. Either way
 # a script reads the same: `pair NAME SERVER CLIENT`. ADVERB_RUN (set by the wrap) goes before both,
@@ -78,10 +78,13 @@ watch_pins() {
 write_peaks() {
   local pid rss pin
   { read -r pid < "$scratch/$1.pid" && read -r rss < "$scratch/$1.rss"; } 2> /dev/null || return 0
-  # A ring that has lost lines may have lost the peak. The first number in brackets is the process.
+  # A ring that has lost lines may have lost the peak, and so may a line that names no process. The first number in
+  # brackets is the process.
   pin=$(awk -v pid="$pid" '
     /entries-in-buffer/ { split($3, n, "/"); if (n[1] != n[2]) exit 1 }
-    / unpin: / && match($0, /\( *[0-9]+\)/) && substr($0, RSTART + 1, RLENGTH - 2) + 0 == pid {
+    / unpin: / {
+      if (!match($0, /\( *[0-9]+\)/)) exit 1
+      if (substr($0, RSTART + 1, RLENGTH - 2) + 0 != pid) next
       sub(/.*pages=/, ""); seen = 1; if ($1 > most) most = $1 }
     END { if (seen) print most * 4 }' "$scratch/pins") && [ -n "$pin" ] || return 0
   echo "$pin $rss" > "$scratch/$1.peak"
