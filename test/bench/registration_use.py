@@ -68,7 +68,7 @@ def budget_rows(lines, budgets):
     stock = [int(word) / 1024 for word in of(lines, "budget", "stock")[0]]
     for name in budgets:
         adverb = [int(word) / 1024 for word in of(lines, "budget", name)[0]]
-        for at, what in enumerate(("pinned", "locked", "resident")):
+        for at, what in enumerate(("pinned", "resident")):
             yield {"name": f"{what}_{name}", "table": "memory", "stock": stock[at], "adverb": adverb[at],
                    "title": f"ib_read_bw, 128 MiB an end, budget {name}: {what}",
                    "value": round(adverb[at] / stock[at], 3) if stock[at] else adverb[at]}
