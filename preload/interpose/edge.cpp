@@ -9,8 +9,7 @@ namespace {
 
 class Edge final : public model::Edge {
 public:
-  void patch_creation(ibv_context* context) override { interpose::patch_creation(context); }
-  void patch_data_path(ibv_context* context) override { interpose::patch_data_path(context); }
+  void patch(ibv_context* context) override { interpose::patch(context); }
   void unpatch(ibv_context* context) override { interpose::unpatch(context); }
   void patch_qp_ex(ibv_qp_ex* qp) override { interpose::patch_qp_ex(qp); }
   provider::CqExOps patch_cq_ex(ibv_cq_ex* cq) override { return interpose::patch_cq_ex(cq); }

@@ -80,7 +80,23 @@ template <typename QpEx> void swap_in_all(QpEx* qp) {
 
 } // namespace
 
-void patch_creation(ibv_context* context) {
+// What stands in the place of a provider's pointer, if it has one.
+#define PATCHED_OPS(OP)                                                                            \
+  OP(post_send, dispatch_post_send)                                                                \
+  OP(post_recv, dispatch_post_recv)                                                                \
+  OP(post_srq_recv, dispatch_post_srq_recv)                                                        \
+  OP(poll_cq, dispatch_poll_cq)                                                                    \
+  OP(req_notify_cq, dispatch_req_notify_cq)                                                        \
+  OP(bind_mw, dispatch_bind_mw)
+#define PATCHED_EXTENDED(OP)                                                                       \
+  OP(create_qp_ex, create_qp_ex)                                                                   \
+  OP(create_cq_ex, create_cq_ex)                                                                   \
+  OP(create_srq_ex, create_srq_ex)                                                                 \
+  OP(create_wq, create_wq)                                                                         \
+  OP(open_qp, open_qp)                                                                             \
+  OP(advise_mr, advise_mr)
+
+void patch(ibv_context* context) {
   const std::lock_guard hold(lock);
   if (!process_world().provider.keep_ops(context)) {
     process_world().log.error("too many device contexts; {} stays as the provider made it",
@@ -88,55 +104,36 @@ void patch_creation(ibv_context* context) {
     return;
   }
   process_world().counters.count(observe::Counter::contexts_patched);
+  const auto& kept = process_world().provider.ops(context);
+#define PATCH(name, ours)                                                                          \
+  if (kept.name != nullptr)                                                                        \
+    context->ops.name = ours;
+  PATCHED_OPS(PATCH)
+#undef PATCH
   verbs_context* v = verbs_get_ctx(context);
   if (v == nullptr)
     return;
-  const auto& kept = process_world().provider.ops(context);
-  if (kept.create_qp_ex != nullptr)
-    v->create_qp_ex = create_qp_ex;
-  if (kept.create_cq_ex != nullptr)
-    v->create_cq_ex = create_cq_ex;
-  if (kept.create_srq_ex != nullptr)
-    v->create_srq_ex = create_srq_ex;
-  if (kept.create_wq != nullptr)
-    v->create_wq = create_wq;
-  if (kept.open_qp != nullptr)
-    v->open_qp = open_qp;
-  if (kept.advise_mr != nullptr)
-    v->advise_mr = advise_mr;
-}
-
-void patch_data_path(ibv_context* context) {
-  const std::lock_guard hold(lock);
-  if (context->ops.post_send == dispatch_post_send)
-    return;
-  context->ops.post_send = dispatch_post_send;
-  context->ops.post_recv = dispatch_post_recv;
-  swap_in(context->ops.post_srq_recv, dispatch_post_srq_recv);
-  context->ops.poll_cq = dispatch_poll_cq;
-  context->ops.req_notify_cq = dispatch_req_notify_cq;
-  swap_in(context->ops.bind_mw, dispatch_bind_mw);
+#define PATCH(name, ours)                                                                          \
+  if (kept.name != nullptr)                                                                        \
+    v->name = ours;
+  PATCHED_EXTENDED(PATCH)
+#undef PATCH
 }
 
 void unpatch(ibv_context* context) {
   const std::lock_guard hold(lock);
   const auto kept = process_world().provider.ops(context);
-  context->ops.post_send = kept.post_send;
-  context->ops.post_recv = kept.post_recv;
-  context->ops.post_srq_recv = kept.post_srq_recv;
-  context->ops.poll_cq = kept.poll_cq;
-  context->ops.req_notify_cq = kept.req_notify_cq;
-  context->ops.bind_mw = kept.bind_mw;
+#define PUT_BACK(name, ours)                                                                       \
+  if (context->ops.name == ours)                                                                   \
+    context->ops.name = kept.name;
+  PATCHED_OPS(PUT_BACK)
+#undef PUT_BACK
   if (verbs_context* v = verbs_get_ctx(context)) {
-    swap_in(v->create_qp_ex, kept.create_qp_ex);
-    swap_in(v->create_cq_ex, kept.create_cq_ex);
-    swap_in(v->create_srq_ex, kept.create_srq_ex);
-    if (kept.create_wq != nullptr)
-      v->create_wq = kept.create_wq;
-    if (kept.open_qp != nullptr)
-      v->open_qp = kept.open_qp;
-    if (kept.advise_mr != nullptr)
-      v->advise_mr = kept.advise_mr;
+#define PUT_BACK(name, ours)                                                                       \
+  if (kept.name != nullptr && v->name == ours)                                                     \
+    v->name = kept.name;
+    PATCHED_EXTENDED(PUT_BACK)
+#undef PUT_BACK
   }
   process_world().provider.drop_ops(context);
 }

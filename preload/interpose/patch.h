@@ -10,10 +10,10 @@
 
 namespace adverb::interpose {
 
-// At open of a managed device: functions that create objects.
-void patch_creation(ibv_context* context);
-// At the first managed object: post, poll, arm. Idempotent.
-void patch_data_path(ibv_context* context);
+// At open of a managed device, before the program sees the context: whatever the program itself,
+// or a tracer, puts there later stands before adverb's, and calls it. What stood there before is
+// what adverb calls. At close that is put back, where adverb's own still stands.
+void patch(ibv_context* context);
 void unpatch(ibv_context* context);
 
 // One object; returns the provider's pointers.

@@ -18,10 +18,8 @@ class Edge {
 public:
   virtual ~Edge() = default;
 
-  /// A managed context was opened: functions that create objects.
-  virtual void patch_creation(ibv_context*) {}
-  /// Its first managed object was made: post, poll, arm. Idempotent.
-  virtual void patch_data_path(ibv_context*) {}
+  /// A managed context was opened, or is about to be closed.
+  virtual void patch(ibv_context*) {}
   virtual void unpatch(ibv_context*) {}
 
   /// One extended object; returns the provider's pointers.

@@ -26,7 +26,6 @@ auto make_with_room(int programs, const ibv_comp_channel* channel, Make&& make) 
 void manage(Context& context, ibv_cq* cq, uint64_t wc_flags, int programs, bool extended) {
   World& world = context.world();
   Objects& objects = world.objects();
-  objects.edge.patch_data_path(cq->context);
   const auto mine = std::make_shared<Cq>(context, cq, wc_flags, programs);
   if (extended)
     mine->ex_ops = objects.edge.patch_cq_ex(reinterpret_cast<ibv_cq_ex*>(cq));

@@ -32,7 +32,7 @@ ibv_context* adopt(World& world, ibv_context* context) {
     return context;
   started_on(world, context->device->name);
   world.objects().contexts.insert(context, std::make_shared<Context>(world, context));
-  world.objects().edge.patch_creation(context);
+  world.objects().edge.patch(context);
   world.log.debug("device {} opened, managed", context->device->name);
   return context;
 }

@@ -227,7 +227,6 @@ namespace {
 void manage_srq(const std::shared_ptr<Context>& context, ibv_srq* srq, ibv_pd* pd,
                 const ibv_srq_attr& attr) {
   Objects& objects = context->world().objects();
-  objects.edge.patch_data_path(srq->context);
   const auto mine = std::make_shared<Srq>(context, context->pd(pd), srq, attr);
   objects.srqs.insert(srq, mine);
   objects.edge.add(srq, mine.get());

@@ -125,8 +125,7 @@ int main(int argc, char** argv) {
   static Stub s;
   measure("plain_stock", plain, s, rounds);
   measure("extended_stock", extended, s, rounds);
-  adverb::interpose::patch_creation(&s.verbs.context);
-  adverb::interpose::patch_data_path(&s.verbs.context);
+  adverb::interpose::patch(&s.verbs.context);
   adverb::interpose::add_qp(&s.qp, nullptr);
   adverb::interpose::add_cq(&s.cq, nullptr);
   if (s.verbs.context.ops.post_send == post_send || s.verbs.context.ops.poll_cq == poll_cq) {
