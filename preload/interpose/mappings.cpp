@@ -14,11 +14,23 @@
 #include <cerrno>
 #include <cstdarg>
 #include <cstddef>
+#include <dlfcn.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 namespace {
+
+// The C library's own, which registration caches (of UCX, Open MPI, libfabric) have patched to hear
+// of each call; looked up by the constructor, as dlsym() may allocate.
+using Mremap = void* (*)(void*, size_t, size_t, int, ...);
+Mremap next_mremap() noexcept {
+  static const auto next = reinterpret_cast<Mremap>(dlsym(RTLD_NEXT, "mremap"));
+  return next;
+}
+__attribute__((constructor)) void look_up_mremap() {
+  next_mremap();
+}
 
 bool forget(void* old, size_t bytes) noexcept {
   const adverb::NoCancel whole;
@@ -36,7 +48,9 @@ extern "C" [[gnu::visibility("default")]] void* mremap(void* old, size_t old_byt
   void* const to = va_arg(rest, void*); // whether it is there or not, as the C library does
   va_end(rest);
   const auto call = [&] {
-    return reinterpret_cast<void*>(syscall(SYS_mremap, old, old_bytes, bytes, flags, to));
+    return next_mremap() != nullptr
+               ? next_mremap()(old, old_bytes, bytes, flags, to)
+               : reinterpret_cast<void*>(syscall(SYS_mremap, old, old_bytes, bytes, flags, to));
   };
   if ((flags & MREMAP_FIXED) != 0 && old_bytes == bytes)
     forget(old, old_bytes);
