@@ -34,7 +34,6 @@ constexpr size_t kLineBytes = 1000;
 /// What a descriptor names.
 struct FileIdentity {
   bool exists = false;
-  bool may_be_log = false; // nobody minds a line there: a terminal, a pipe, a file that is added to
   dev_t device = 0;
   ino_t inode = 0;
   bool is(const FileIdentity& other) const noexcept {
@@ -46,11 +45,8 @@ FileIdentity identity_of(int fd) noexcept {
   const int saved = errno;
   struct stat now{};
   const bool exists = fd >= 0 && fstat(fd, &now) == 0;
-  const bool may_be_log =
-      exists && (S_ISCHR(now.st_mode) || S_ISFIFO(now.st_mode) ||
-                 (S_ISREG(now.st_mode) && (fcntl(fd, F_GETFL) & O_APPEND) != 0));
   errno = saved;
-  return {exists, may_be_log, now.st_dev, now.st_ino};
+  return {exists, now.st_dev, now.st_ino};
 }
 
 /// As it was when the library was loaded, before the program could do anything to it.
@@ -76,13 +72,10 @@ protected:
   void flush_() override {}
 
 private:
-  /// A program that closes every descriptor (daemons do) may by now use the number for a file or
-  /// socket of its own: never write a log line into that. Where stderr is another than it was, it
-  /// is the log's as far as that cannot be harm.
-  bool still_ours() const {
-    const FileIdentity now = identity_of(fd_);
-    return now.is(identity_) || (fd_ == STDERR_FILENO && now.may_be_log);
-  }
+  /// A program that closes descriptors (daemons do) may by now use the number for a file or socket
+  /// of its own: never write a log line into that. Nor is stderr kept open by a descriptor of
+  /// adverb's: whoever waits for the end of a pipe would wait for it.
+  bool still_ours() const { return identity_of(fd_).is(identity_); }
 
   /// A closed pipe on stderr must not kill a program that would not have written to it itself.
   bool write_line(const char* data, size_t size) const {
