@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // A process's part in its host's broker: one port per host for many processes, behind which a
 // broker hands each connection to the process that owns the queue pair it asks for, over a Unix
-// socket (broker_server.h). Whoever finds none starts one, a process of its own, so that a program
-// that is stopped or busy stops nobody else's links; where that cannot be, the first serves the
-// others. When a broker ends its members see it, and one of them starts the next.
+// socket (broker_server.h). Whoever finds none serves the others, or with `link.broker: "process"`
+// starts a process that does, so that a program that is stopped stops nobody else's links. When a
+// broker ends its members see it, and one of them is or starts the next.
 //
 // A process follows a broker of its own user or of root, and a broker of a user takes members of
 // that user only.

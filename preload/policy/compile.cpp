@@ -200,7 +200,7 @@ void compile_link(const Json& link, LinkSettings& settings, const std::string& f
   if (link.contains("proof"))
     settings.proof = link["proof"] == "all" ? Proof::all : Proof::others;
   if (link.contains("broker"))
-    settings.broker = link["broker"] == "inside" ? BrokerPlace::inside : BrokerPlace::process;
+    settings.broker = link["broker"] == "process" ? BrokerPlace::process : BrokerPlace::inside;
   if (link.contains("allow"))
     for (const Json& range : link["allow"])
       settings.allow.push_back(*parse_cidr(text(range)));

@@ -26,7 +26,7 @@ enum class Proof : uint8_t { others, all };
 
 // Where the host's broker runs if none is there: in a process of its own, or in the first program
 // that needs one (link.broker).
-enum class BrokerPlace : uint8_t { process, inside };
+enum class BrokerPlace : uint8_t { inside, process };
 
 enum class LogLevel : uint8_t { debug, info, warn, error, off };
 
@@ -60,7 +60,7 @@ struct LinkSettings {
   std::chrono::microseconds spin{50}; // after the last message, before who takes them sleeps
   std::vector<Cidr> allow;            // other hosts that may link; empty: all
   Proof proof = Proof::others;
-  BrokerPlace broker = BrokerPlace::process;
+  BrokerPlace broker = BrokerPlace::inside;
   std::vector<Mapping> mapped; // first match wins
   std::vector<uint8_t> key;    // pre-shared key; empty means keyless
 

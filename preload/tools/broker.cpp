@@ -33,9 +33,10 @@ namespace {
 constexpr const char* usage =
     "usage: adverb broker [OPTION]...\n"
     "Serves the link port for the programs of all users of this host, until it is interrupted.\n"
-    "Needed only where several users run programs under adverb at once: a single user's programs\n"
-    "start one of their own, which keeps the port while they run; start this first, or have it\n"
-    "started by systemd (adverb-broker.socket).\n"
+    "Needed only where several users run programs under adverb at once: of a single user's "
+    "programs\n"
+    "the first serves the port for the others. Start this before them, or have systemd start it\n"
+    "(adverb-broker.socket).\n"
     "Must run as root, in the network namespace of the device, or be given its sockets by who is\n"
     "root, as systemd does.\n\n"
     "  --port NUMBER     instead of link.port of the policy\n"

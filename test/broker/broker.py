@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""broker.py DIRECTORY-OF-LOOPBACK LIBADVERB BENCH_UNLOAD [--gate]: the host's broker is a process of its own, that
+"""broker.py DIRECTORY-OF-LOOPBACK LIBADVERB BENCH_UNLOAD [--gate]: the host's broker as a process of its own, that
 belongs to no program (README.md). --gate: only the cases whose verdict depends on no clock. Prints TAP."""
 
 import json
@@ -59,7 +59,7 @@ class Programs:
         self.fabric = f"adverb-broker.{os.getpid()}"
         policy = os.path.join(scratch, "policy.json")
         with open(policy, "w", encoding="utf-8") as file:
-            json.dump({"version": 1, "link": {"port": PORT, **(link or {})}, "rules": [{"register": "none"}],
+            json.dump({"version": 1, "link": {"port": PORT, "broker": "process", **(link or {})}, "rules": [{"register": "none"}],
                        "log": {"file": os.path.join(scratch, "log.%p")}}, file)
         runtime = re.findall(r"(\S*lib[at]san\.so\S*) \(", subprocess.run(
             ["ldd", PROGRAM], capture_output=True, text=True, check=True).stdout)

@@ -213,9 +213,9 @@ TEST_CASE("link settings are compiled") {
   CHECK(link.hello_timeout.count() == 20);
   CHECK(link.spin.count() == 7);
   CHECK(link.proof == Proof::others);
-  CHECK(link.broker == BrokerPlace::process);
-  CHECK(load(R"({"version": 1, "link": {"broker": "inside"}})")->link().broker ==
-        BrokerPlace::inside);
+  CHECK(link.broker == BrokerPlace::inside);
+  CHECK(load(R"({"version": 1, "link": {"broker": "process"}})")->link().broker ==
+        BrokerPlace::process);
   CHECK(load(R"({"version": 1, "link": {"proof": "all"}})")->link().proof == Proof::all);
   CHECK(link.allowed(address("10.255.0.1")));
   CHECK(link.allowed(address("febf::1")));
