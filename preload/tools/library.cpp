@@ -41,16 +41,25 @@ std::optional<std::string> find_library(std::string& reason) {
   return std::nullopt;
 }
 
-std::string preload_with(const std::string& library) {
+std::string preload_with(const std::string& library, const std::string& first) {
   const char* value = getenv("LD_PRELOAD");
   const std::string present = value != nullptr ? value : "";
+  const auto last_part = [](const std::string& path) { return path.substr(path.rfind('/') + 1); };
+  std::string all = first;
+  const auto add = [&](const std::string& path) { all += (all.empty() ? "" : ":") + path; };
+  bool has_library = false;
   for (size_t start = 0; start < present.size();) {
     const size_t stop = std::min(present.find_first_of(separators, start), present.size());
-    if (present.substr(start, stop - start) == library)
-      return present;
+    const std::string path = present.substr(start, stop - start);
+    has_library |= path == library;
+    // The loader takes a name of a second time for the first.
+    if (!path.empty() && (first.empty() || last_part(path) != last_part(first)))
+      add(path);
     start = stop + 1;
   }
-  return present.empty() ? library : present + ":" + library;
+  if (!has_library)
+    add(library);
+  return all;
 }
 
 } // namespace adverb::tools

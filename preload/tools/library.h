@@ -12,7 +12,7 @@ namespace adverb::tools {
 std::optional<std::string> find_library(std::string& reason);
 
 // The value of LD_PRELOAD with the library added behind what is there already; the first library
-// wins, and sanitizers insist on being first.
-std::string preload_with(const std::string& library);
+// wins. `first`, unless empty, goes before all: a sanitizer's runtime insists on that.
+std::string preload_with(const std::string& library, const std::string& first);
 
 } // namespace adverb::tools

@@ -44,6 +44,17 @@ std::string list(const std::string& loader, const std::string& path) {
   return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? output : std::string();
 }
 
+// The path behind `name` in a line such as "\tlibasan.so.8 => /usr/lib/libasan.so.8 (0x7f...)".
+std::string path_of(const std::string& listing, const std::string& name) {
+  const size_t line = listing.find("\t" + name);
+  const std::string arrow = " => ";
+  const size_t at = listing.find(arrow, line);
+  if (line == listing.npos || at == listing.npos || listing.find('\n', line) < at)
+    return {};
+  const size_t from = at + arrow.size();
+  return listing.substr(from, listing.find(" (", from) - from);
+}
+
 } // namespace
 
 Needed needed_by(const std::string& path) {
@@ -53,6 +64,10 @@ Needed needed_by(const std::string& path) {
   result.known = !listing.empty();
   result.verbs = holds("\tlibibverbs.so") || holds("\tlibrdmacm.so");
   result.direct_verbs = holds("\tlibmlx5.so") || holds("\tlibmlx4.so") || holds("\tlibefa.so");
+  for (const char* runtime : {"libasan.so", "libtsan.so", "liblsan.so", "libhwasan.so",
+                              "libclang_rt.asan", "libclang_rt.tsan", "libclang_rt.hwasan"})
+    if (result.sanitizer.empty())
+      result.sanitizer = path_of(listing, runtime);
   return result;
 }
 

@@ -10,6 +10,7 @@ struct Needed {
   bool known = false;        // the loader could be asked
   bool verbs = false;        // libibverbs or librdmacm is among them
   bool direct_verbs = false; // a provider's own interface (libmlx5, libmlx4, libefa) is linked
+  std::string sanitizer;     // path of a sanitizer's runtime that must come first; empty: none
 };
 
 // Asks the loader to list, which runs no code of the program. `path` is an ELF file that uses the

@@ -143,6 +143,10 @@ void add_notes(Program& program) {
   const Needed needed = needed_by(program.executable);
   if (!needed.known)
     return;
+  program.sanitizer = needed.sanitizer;
+  if (!program.sanitizer.empty())
+    program.notes.push_back("built with a sanitizer, whose runtime " + program.sanitizer +
+                            " is preloaded first, as it insists");
   if (!needed.verbs)
     program.warnings.push_back(
         last_part(program.path) +

@@ -11,6 +11,7 @@ struct Program {
   std::string path;       // what will be executed
   std::string executable; // what will run: an ELF file; for a script its interpreter
   bool script = false;
+  std::string sanitizer; // path of its sanitizer's runtime; empty: none that must come first
 
   int status = 0;     // status_ok, or why it cannot be run: status_refused, status_missing
   std::string reason; // for a status other than status_ok

@@ -122,8 +122,9 @@ struct Variable {
   std::string value;
 };
 
-std::vector<Variable> environment(const Options& options, const std::string& library) {
-  std::vector<Variable> result = {{"LD_PRELOAD", preload_with(library)}};
+std::vector<Variable> environment(const Options& options, const Program& program,
+                                  const std::string& library) {
+  std::vector<Variable> result = {{"LD_PRELOAD", preload_with(library, program.sanitizer)}};
   if (options.choice.made())
     result.push_back({"ADVERB_POLICY", options.choice.environment()});
   if (!options.log.empty())
@@ -210,7 +211,7 @@ int cmd_run(int argc, char** argv) {
       fprintf(stderr, "adverb run: note: %s\n", warning.c_str());
   if (loaded.policy->strands_remote())
     fprintf(stderr, "adverb run: note: %s\n", stranded_note);
-  const std::vector<Variable> variables = environment(options, *library);
+  const std::vector<Variable> variables = environment(options, program, *library);
   if (options.dry_run) {
     print_plan(program, *loaded.policy, options, variables, command);
     return status_ok;
