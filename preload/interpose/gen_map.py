@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""verbs.def, signals.def, mappings.def -> version script of libadverb.so: usage gen_map.py TABLE... OUTPUT"""
+"""verbs.def and tables of the C library -> version script of libadverb.so: usage gen_map.py TABLE... OUTPUT"""
 import re
 import sys
 
 
 def hooks(text):
-    """(node, symbol) of every HOOK, SIGNALS and MAPPINGS line; aliases are told by the assembler."""
+    """(node, symbol) of every HOOK, SIGNALS, MAPPINGS and DESCRIPTORS line; aliases are told by the assembler."""
     return [
         (node, ("ibv_" if kind == "HOOK" else "") + name)
         for kind, name, node in re.findall(
-            r"^(HOOK|SIGNALS|MAPPINGS)\([^,]+,\s*(\w+),\s*([\w.]+)", text, re.M)
+            r"^(HOOK|SIGNALS|MAPPINGS|DESCRIPTORS)\([^,]+,\s*(\w+),\s*([\w.]+)", text, re.M)
     ]
 
 

@@ -122,7 +122,7 @@ std::optional<uid_t> search_lists(const End& theirs, const End& ours) {
 
 // What the kernel answers to one question by netlink (7), in one message.
 struct Answer {
-  alignas(nlmsghdr) std::array<char, 4096> message;
+  alignas(nlmsghdr) std::array<char, 3584> message;
   ssize_t bytes = -1;
 
   Answer(int protocol, const void* question, size_t size) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "link/broker.h"
+#include "memory/own_fds.h"
 #include "world/world.h"
 
 #include <algorithm>
@@ -85,7 +86,7 @@ int Broker::follow(const std::string& name, bool root) {
   }
   // Registrations are written on the program's thread, while the service thread may close the
   // connection at any moment and its number may come back as one of the program's own files.
-  broker_fd_ = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  broker_fd_ = own_fds::raised(fcntl(fd, F_DUPFD_CLOEXEC, 0));
   world_.service.own_fd(broker_fd_);
   broker_ = Connection::make(world_, fd);
   broker_->start(
@@ -100,8 +101,7 @@ int Broker::follow(const std::string& name, bool root) {
         const std::lock_guard hold(lock_);
         broker_.reset();
         world_.service.disown_fd(broker_fd_);
-        close(broker_fd_);
-        broker_fd_ = -1;
+        own_fds::shut(std::exchange(broker_fd_, -1));
         join_locked();
       });
   for (const auto& registration : mine_)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "link/broker_server.h"
+#include "memory/own_fds.h"
 #include "world/world.h"
 
 #include <algorithm>
@@ -35,7 +36,8 @@ constexpr std::chrono::milliseconds tcp_again_first{5};
 constexpr std::chrono::milliseconds tcp_again_most{1000};
 constexpr std::chrono::milliseconds no_descriptors_pause{100};
 
-int listen_on(int fd, const sockaddr* address, socklen_t bytes, int waiting) {
+int listen_on(int made, const sockaddr* address, socklen_t bytes, int waiting) {
+  const int fd = own_fds::raised(made);
   if (fd >= 0 && bind(fd, address, bytes) == 0 && listen(fd, waiting) == 0)
     return fd;
   const int rc = errno;
@@ -99,7 +101,7 @@ BrokerServer::BrokerServer(World& world, uint16_t port, bool for_all_users, Acce
 void BrokerServer::serve(int members, int peers) {
   const std::lock_guard hold(lock_);
   unix_fd_ = members;
-  readable_ = epoll_create1(EPOLL_CLOEXEC);
+  readable_ = own_fds::raised(epoll_create1(EPOLL_CLOEXEC));
   if (readable_ < 0)
     world_.log.warn("epoll_create1: errno {}; no other process can be served", errno);
   world_.service.own_fd(readable_);
@@ -157,7 +159,7 @@ void BrokerServer::pause_if_exhausted(int listener) {
 void BrokerServer::accept_members() {
   assert(world_.service.on_thread());
   for (;;) {
-    const int fd = accept4(unix_fd_, nullptr, nullptr, SOCK_CLOEXEC);
+    const int fd = own_fds::raised(accept4(unix_fd_, nullptr, nullptr, SOCK_CLOEXEC));
     if (fd < 0) {
       pause_if_exhausted(unix_fd_);
       return;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "link/connection.h"
+#include "memory/own_fds.h"
 #include "world/world.h"
 
 #include <algorithm>
@@ -27,12 +28,15 @@ size_t room_for_handed() {
   return getrlimit(RLIMIT_NOFILE, &files) == 0 ? std::min<size_t>(handed_max, files.rlim_cur / 4)
                                                : handed_max;
 }
+constexpr size_t read_bytes =
+    3584; // at once: a frame on a stack of the program's stays below 4 KiB
 // Reads in one turn: more than a Unix socket's buffer holds, so that poll_now() sees all that was
 // sent before. Of a peer's one at a time, as others have their turns, too.
 constexpr int reads_at_once = 64;
 } // namespace
 
-std::shared_ptr<Connection> Connection::make(World& world, int fd) {
+std::shared_ptr<Connection> Connection::make(World& world, int given) {
+  const int fd = own_fds::raised(given);
   world.service.own_fd(fd);
   // A frame behind another one that is not acknowledged yet would wait for that, up to 200 ms: the
   // proof of a key is behind a hello, and a bind behind the proof. A Unix socket refuses the
@@ -60,15 +64,14 @@ void Connection::close() {
     return;
   flush();
   // With something unread in it the socket would be reset, and what was sent last lost perhaps.
-  std::array<std::byte, 4096> unread;
+  std::array<std::byte, read_bytes> unread;
   for (int round = 0; round < reads_at_once; ++round)
     if (recv(fd_, unread.data(), unread.size(), MSG_DONTWAIT) <= 0)
       break;
   world_.service.unwatch(fd_);
   if (rests_ != 0)
     world_.service.cancel(std::exchange(rests_, 0));
-  ::close(fd_);
-  fd_ = -1;
+  own_fds::shut(std::exchange(fd_, -1));
   if (passed_fd_ >= 0)
     ::close(passed_fd_);
   passed_fd_ = -1;
@@ -139,7 +142,7 @@ bool Connection::passing(int error) {
 
 bool Connection::read_some() {
   for (int round = 0; round < reads_in_a_turn_; ++round) {
-    std::array<std::byte, 4096> buffer;
+    std::array<std::byte, read_bytes> buffer;
     if (room_ == 0) { // and the frame that was to fit in is not whole
       world_.counters.count(observe::Counter::malformed_messages);
       return false;

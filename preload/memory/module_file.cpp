@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "memory/module_file.h"
+#include "memory/own_fds.h"
 
 #include "../../kernel/adverb_uapi.h"
 
@@ -13,7 +14,7 @@ namespace adverb::memory {
 
 int open_module(std::string& why) {
   constexpr const char* path = "/dev/adverb";
-  const int fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
+  const int fd = own_fds::raised(open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK));
   if (fd < 0) {
     why = errno == ENOENT   ? "adverb.ko is not loaded"
           : errno == EACCES ? "this user may not open /dev/adverb (the group rdma may)"

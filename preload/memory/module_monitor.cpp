@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "memory/module_monitor.h"
 #include "memory/module_file.h"
-#include "memory/reader.h"
+#include "memory/own_fds.h"
 
 #include "../../kernel/adverb_uapi.h"
 
@@ -56,19 +56,18 @@ ModuleMonitor::~ModuleMonitor() {
     [[maybe_unused]] const ssize_t told = write(stop_, &one, sizeof one);
     reader_.join();
   }
-  if (stop_ >= 0)
-    close(stop_);
-  close(fd_);
+  own_fds::shut(stop_);
+  own_fds::shut(fd_);
 }
 
 bool ModuleMonitor::start(const Held& /*held*/) {
   if (std::exchange(tried_, true))
     return reader_.joinable();
-  stop_ = eventfd(0, EFD_CLOEXEC);
+  stop_ = own_fds::raised(eventfd(0, EFD_CLOEXEC));
   int why = stop_ < 0 ? errno : 0;
   if (why == 0) {
     hooks_.own(stop_);
-    why = start_reader(reader_, [this] { serve(); });
+    why = reader_.start("adverb-monitor", [this] { serve(); });
   }
   if (why != 0)
     hooks_.say(std::string("the monitor's thread: ") + strerror(why));

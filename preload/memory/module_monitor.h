@@ -14,12 +14,12 @@
 #pragma once
 
 #include "memory/monitor.h"
+#include "memory/own_thread.h"
 
 #include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <thread>
 #include <utility>
 
 namespace adverb::memory {
@@ -54,7 +54,7 @@ private:
   bool tried_ = false;
   Atomic<bool> deaf_{false}; // the reader has ended
   int stop_ = -1;            // an eventfd by which the reader ends
-  std::thread reader_;
+  OwnThread reader_;
   std::map<std::pair<uintptr_t, uintptr_t>, Watch> watches_; // by the whole pages
 };
 

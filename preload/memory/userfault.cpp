@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "memory/userfault.h"
 #include "memory/mappings.h"
-#include "memory/reader.h"
+#include "memory/own_fds.h"
 
 #include <algorithm>
 #include <array>
@@ -59,16 +59,15 @@ UserfaultMonitor::~UserfaultMonitor() {
 
 void UserfaultMonitor::close_all() noexcept {
   for (int* fd : {&epoll_, &stop_})
-    if (*fd >= 0)
-      close(std::exchange(*fd, -1));
+    own_fds::shut(std::exchange(*fd, -1));
   for (auto& fd : fds_)
     if (const int open = fd.exchange(0); open > 0)
-      close(open);
+      own_fds::shut(open);
 }
 
 bool UserfaultMonitor::open(const Held& held) {
   if (reader_ == nullptr)
-    reader_ = std::make_unique<std::thread>(); // what needs memory comes first
+    reader_ = std::make_unique<OwnThread>(); // what needs memory comes first
   if (std::exchange(tried_, true))
     return reader_->joinable();
 #if !defined(__x86_64__)
@@ -77,11 +76,11 @@ bool UserfaultMonitor::open(const Held& held) {
   return false;
 #endif
   const char* what = "eventfd";
-  stop_ = eventfd(0, EFD_CLOEXEC);
+  stop_ = own_fds::raised(eventfd(0, EFD_CLOEXEC));
   bool good = stop_ >= 0;
   if (good) {
     what = "epoll";
-    epoll_ = epoll_create1(EPOLL_CLOEXEC);
+    epoll_ = own_fds::raised(epoll_create1(EPOLL_CLOEXEC));
     epoll_event end{.events = EPOLLIN, .data = {.u32 = stripe_count}};
     good = epoll_ >= 0 && epoll_ctl(epoll_, EPOLL_CTL_ADD, stop_, &end) == 0;
   }
@@ -110,8 +109,8 @@ bool UserfaultMonitor::open(const Held& held) {
 bool UserfaultMonitor::open_stripe(unsigned stripe, const Held& /*held*/) {
   if (fds_[stripe].load() > 0)
     return true;
-  const int fd =
-      static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY));
+  const int fd = own_fds::raised(
+      static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY)));
   if (fd < 0)
     return false;
   uffdio_api api{};
@@ -191,7 +190,7 @@ void UserfaultMonitor::tell_kernel_no_more(Range what, const Held& /*held*/) noe
 // errno.
 int UserfaultMonitor::start(const Held& /*held*/) {
   try {
-    return start_reader(*reader_, [this] { serve(); });
+    return reader_->start("adverb-monitor", [this] { serve(); });
   } catch (const std::bad_alloc&) { // memory may come back
     tried_ = false;
     close_all();

@@ -20,6 +20,7 @@
 #pragma once
 
 #include "memory/monitor.h"
+#include "memory/own_thread.h"
 
 #include <array>
 #include <chrono>
@@ -27,7 +28,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 
 namespace adverb::memory {
@@ -76,7 +76,7 @@ private:
   Atomic<bool> moved_{false};                   // something that was watched has, at some time
   int epoll_ = -1;                              // of all of them
   int stop_ = -1;                               // an eventfd by which the reader ends
-  std::unique_ptr<std::thread> reader_;         // null: nobody has asked for it
+  std::unique_ptr<OwnThread> reader_;           // null: nobody has asked for it
   uint64_t seen_ = 0;
   std::map<uintptr_t, Part> parts_; // by the granule's address
   std::list<uintptr_t> idle_;       // granules without users, idle longest first

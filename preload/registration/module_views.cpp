@@ -2,6 +2,7 @@
 // Views by adverb.ko (kernel/adverb_uapi.h), registered by the kernel's own REG_DMABUF_MR: not all
 // providers have the verb for it, and none would add anything.
 #include "memory/module_file.h"
+#include "memory/own_fds.h"
 #include "registration/view_source.h"
 #include "world/sync.h"
 #include "world/world.h"
@@ -92,10 +93,7 @@ int enroll(const ibv_pd* pd, int fd, uint64_t offset, uint64_t length, uint64_t 
 class ModuleViews final : public ViewSource {
 public:
   explicit ModuleViews(World& world) : world_(world) {}
-  ~ModuleViews() override {
-    if (fd_ >= 0)
-      close(fd_);
-  }
+  ~ModuleViews() override { own_fds::shut(fd_); }
 
   int begin(Image& image, std::string& why) override {
     if (const int error = be_open(why); error != 0)

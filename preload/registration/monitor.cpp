@@ -2,6 +2,7 @@
 // How this process hears that addresses of its own have come to mean other memory, and what it does
 // before.
 #include "memory/module_monitor.h"
+#include "memory/own_fds.h"
 #include "memory/userfault.h"
 #include "registration/recalls.h"
 #include "world/no_cancel.h"
@@ -38,9 +39,9 @@ void take(int fd) noexcept {
 // Who waits for leases takes no lock, and there may be several: so they sleep at a number of how
 // often all were back somewhere.
 struct Wakers {
-  int service = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  int service = own_fds::raised(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   Atomic<uint32_t> backs{0};
-  ~Wakers() { close(service); }
+  ~Wakers() { own_fds::shut(service); }
   Wakers() = default;
   Wakers(const Wakers&) = delete;
   Wakers& operator=(const Wakers&) = delete;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "service/loop.h"
+#include "memory/own_fds.h"
 #include "world/no_cancel.h"
 #include "world/world.h"
 
@@ -24,8 +25,9 @@ constexpr int jobs_at_once = 8;                          // then others have the
 } // namespace
 
 Loop::Loop(World& world, Service& owner)
-    : world_(world), relay_(world, [this] { lead(); }), epoll_(epoll_create1(EPOLL_CLOEXEC)),
-      event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    : world_(world), relay_(world, [this] { lead(); }),
+      epoll_(own_fds::raised(epoll_create1(EPOLL_CLOEXEC))),
+      event_(own_fds::raised(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))) {
   owner.own_fd(epoll_);
   owner.own_fd(event_);
   epoll_event ev{};
@@ -36,7 +38,7 @@ Loop::Loop(World& world, Service& owner)
     return;
   for (const int fd : {epoll_, event_}) {
     owner.disown_fd(fd);
-    close(fd);
+    own_fds::shut(fd);
   }
   throw std::bad_alloc(); // ENOMEM is what verbs say where threads are short
 }

@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "service/relay.h"
+#include "memory/own_thread.h"
 #include "world/world.h"
 
-#include <csignal>
 #include <ctime>
 #include <exception>
 #include <mutex>
-#include <pthread.h>
 #include <sched.h>
 #include <sys/syscall.h>
-#include <system_error>
-#include <thread>
 #include <unistd.h>
 
 namespace adverb::service {
@@ -52,26 +49,14 @@ Relay::Relay(World& world, std::function<void()> lead) : world_(world), lead_(st
 }
 
 bool Relay::start_thread(void (Relay::*main)()) {
-  // It inherits the mask, so that no signal of the program ever meets it.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS})
-    sigdelset(&all, fault);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  bool started = true;
-  try {
-    std::thread thread([this, main] {
-      ask_for_short_slices();
-      (this->*main)();
-    });
-    pthread_setname_np(thread.native_handle(), "adverb");
-    thread.detach();
-  } catch (const std::system_error&) {
-    started = false;
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return started;
+  memory::OwnThread thread;
+  if (thread.start("adverb", [this, main] {
+        ask_for_short_slices();
+        (this->*main)();
+      }) != 0)
+    return false;
+  thread.detach();
+  return true;
 }
 
 bool Relay::start() {

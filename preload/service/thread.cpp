@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "service/thread.h"
+#include "memory/own_fds.h"
 #include "service/loop.h"
 #include "world/world.h"
 
 #include <mutex>
-#include <unistd.h>
 #include <utility>
 
 namespace adverb::service {
@@ -60,22 +60,15 @@ bool Thread::on_thread() const noexcept {
 }
 
 void Thread::own_fd(int fd) noexcept {
-  if (fd >= 0 && static_cast<size_t>(fd) < fds_max)
-    owned_[static_cast<size_t>(fd) / 64].fetch_or(uint64_t{1} << (fd % 64));
+  own_fds::add(fd);
 }
 
 void Thread::disown_fd(int fd) noexcept {
-  if (fd >= 0 && static_cast<size_t>(fd) < fds_max)
-    owned_[static_cast<size_t>(fd) / 64].fetch_and(~(uint64_t{1} << (fd % 64)));
+  own_fds::remove(fd);
 }
 
 void Thread::in_child() noexcept {
-  for (size_t word = 0; word < owned_.size(); ++word) {
-    uint64_t bits = owned_[word].exchange(0);
-    for (int bit = 0; bits != 0; ++bit, bits >>= 1)
-      if ((bits & 1) != 0)
-        close(static_cast<int>(word * 64) + bit);
-  }
+  own_fds::close_all();
   loop_.store(nullptr);
   renew(starting_);
 }

@@ -50,9 +50,6 @@ private:
   World& world_;
   Atomic<Loop*> loop_{nullptr};
   Mutex starting_;
-  // Read in a fork child, where no lock may be taken: one bit per descriptor.
-  static constexpr size_t fds_max = 65536;
-  std::array<Atomic<uint64_t>, fds_max / 64> owned_{};
 };
 
 } // namespace adverb::service

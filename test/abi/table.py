@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""preload/provider/verbs.def, preload/interpose/signals.def, dynamic symbols, and what must hold
+"""preload/provider/verbs.def, tables of preload/interpose, dynamic symbols, and what must hold
 between them."""
 
 import re
@@ -18,7 +18,7 @@ def rows(text):
         "OTHER": re.findall(rf"OTHER\({word},{word},{word},", text),
         "NODES": re.findall(rf"NODES\({word},", text),
         "INLINE": re.findall(rf"INLINE\({word},{word},", text),
-        "SIGNALS": re.findall(rf"(?:SIGNALS|MAPPINGS)\([^,]+,{word},{word},", text) +
+        "SIGNALS": re.findall(rf"(?:SIGNALS|MAPPINGS|DESCRIPTORS)\([^,]+,{word},{word},", text) +
                    re.findall(rf"SIGNALS_ALIAS\({word},{word}\)", text),
     }
 

@@ -53,7 +53,7 @@ def main():
         return
     text = ""
     for path in ("preload/provider/verbs.def", "preload/interpose/signals.def",
-                 "preload/interpose/mappings.def"):
+                 "preload/interpose/mappings.def", "preload/interpose/descriptors.def"):
         with open(os.path.join(REPO, path), encoding="utf-8") as file:
             text += file.read()
     table = t.rows(text)

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+#include "memory/own_fds.h"
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace adverb::own_fds {
+namespace {
+
+constexpr size_t word_bits = 64;
+constinit std::array<std::atomic<uint64_t>, known_max / word_bits> owned{};
+
+// Where adverb's begin: high in a small table of descriptors, and low enough to need no larger one.
+constexpr rlim_t first_high = 512;
+
+std::atomic<uint64_t>& word_of(size_t fd) noexcept {
+  return owned[fd / word_bits];
+}
+
+uint64_t bit_of(size_t fd) noexcept {
+  return uint64_t{1} << (fd % word_bits);
+}
+
+// Past the hook, which would refuse.
+void close_really(size_t fd) noexcept {
+  syscall(SYS_close, static_cast<int>(fd));
+}
+
+} // namespace
+
+void add(int fd) noexcept {
+  if (const auto at = static_cast<size_t>(fd); fd >= 0 && at < known_max)
+    word_of(at).fetch_or(bit_of(at));
+}
+
+void remove(int fd) noexcept {
+  if (const auto at = static_cast<size_t>(fd); fd >= 0 && at < known_max)
+    word_of(at).fetch_and(~bit_of(at));
+}
+
+bool has(int fd) noexcept {
+  const auto at = static_cast<size_t>(fd);
+  return fd >= 0 && at < known_max &&
+         (word_of(at).load(std::memory_order_relaxed) & bit_of(at)) != 0;
+}
+
+size_t next_from(size_t fd) noexcept {
+  for (size_t at = fd; at < known_max; at = (at / word_bits + 1) * word_bits) {
+    const uint64_t left = word_of(at).load(std::memory_order_relaxed) & ~(bit_of(at) - 1);
+    if (left != 0)
+      return at / word_bits * word_bits + static_cast<size_t>(std::countr_zero(left));
+  }
+  return known_max;
+}
+
+void shut(int fd) noexcept {
+  remove(fd); // before the number can come back
+  if (fd >= 0)
+    close_really(static_cast<size_t>(fd));
+}
+
+void close_all() noexcept {
+  for (size_t word = 0; word < owned.size(); ++word)
+    for (uint64_t bits = owned[word].exchange(0); bits != 0; bits &= bits - 1)
+      close_really(word * word_bits + static_cast<size_t>(std::countr_zero(bits)));
+}
+
+int raised(int fd) noexcept {
+  if (fd < 0)
+    return fd;
+  const int saved = errno;
+  rlimit limit{};
+  const bool known = getrlimit(RLIMIT_NOFILE, &limit) == 0;
+  const rlim_t from = known ? std::min<rlim_t>(first_high, limit.rlim_cur / 2) : first_high;
+  errno = saved;
+  if (static_cast<rlim_t>(fd) >= from)
+    return fd;
+  const int high = fcntl(fd, F_DUPFD_CLOEXEC, static_cast<int>(from));
+  errno = saved;
+  if (high < 0)
+    return fd;
+  close_really(static_cast<size_t>(fd));
+  return high;
+}
+
+} // namespace adverb::own_fds
