@@ -49,13 +49,16 @@ using File = std::unique_ptr<FILE, Close>;
 std::optional<std::string> line_of(const std::string& path, const char* name) {
   const NoCancel whole;
   const File file(fopen(path.c_str(), "re"));
-  char line[4200];
-  while (file && fgets(line, sizeof line, file.get()) != nullptr)
+  char* line = nullptr;
+  size_t room = 0;
+  std::optional<std::string> found;
+  while (file && !found && getline(&line, &room, file.get()) > 0)
     if (strncmp(line, name, strlen(name)) == 0) {
       line[strcspn(line, "\n")] = '\0';
-      return line + strlen(name);
+      found = line + strlen(name);
     }
-  return std::nullopt;
+  free(line);
+  return found;
 }
 
 std::optional<std::string> group_of(const std::string& root, const std::string& process) {

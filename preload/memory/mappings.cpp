@@ -14,6 +14,8 @@
 #include <cstring>
 #include <fcntl.h>
 #include <memory>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -102,7 +104,8 @@ template <typename Look> bool ask(uintptr_t& next, uintptr_t end, Look& look) {
   const int maps = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
   if (maps < 0)
     return false;
-  std::array<char, PATH_MAX> name; // as long as any
+  std::string name(PATH_MAX,
+                   '\0'); // as long as any; a thread of the program's may have little stack
   bool answers = true;
   while (next < end) {
     Query query{};
@@ -193,6 +196,45 @@ template <typename Look> uintptr_t walk(uintptr_t start, uintptr_t end, Maps by,
 constexpr uintptr_t page_size = 4096;
 constexpr size_t few_pages = 17; // 64 KiB anywhere
 
+// What the kernel says of the mapping that `address` lies in; all zero: there is none, or it cannot
+// be asked.
+Query query(uintptr_t address) noexcept {
+  Query found{};
+  const int maps = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+  if (maps < 0)
+    return found;
+  found.size = sizeof found;
+  found.address = address;
+  const bool answered = ioctl(maps, procmap_query, &found) == 0;
+  close(maps);
+  return answered ? found : Query{};
+}
+
+// The same page size by the text of /proc/self/smaps: a line as of /proc/self/maps, and in one of
+// those that follow it "KernelPageSize:    2048 kB".
+std::optional<size_t> said_page(uintptr_t address) {
+  const std::unique_ptr<FILE, File> smaps(fopen("/proc/self/smaps", "re"));
+  char* text = nullptr;
+  size_t room = 0;
+  ssize_t bytes = 0;
+  bool here = false;
+  std::optional<size_t> found;
+  while (smaps && !found && (bytes = getline(&text, &room, smaps.get())) > 0) {
+    std::string_view line(text, static_cast<size_t>(bytes));
+    constexpr std::string_view key = "KernelPageSize:";
+    if (line.starts_with(key)) {
+      line.remove_prefix(std::min(line.find_first_not_of(' ', key.size()), line.size()));
+      if (here)
+        found = take_number(line, 10) << 10;
+    } else if (line.find('-') < line.find(' ')) {
+      const uint64_t from = take_number(line, 16);
+      here = from <= address && address < take_number(line, 16);
+    }
+  }
+  free(text);
+  return found;
+}
+
 // Whether the pages are this process's own, to be read and, if asked for, written. That is found
 // out as stock's registration does, by having them there (madvise(2), Linux 5.14), and then by what
 // the kernel shows of each: a file's or shared memory's it tells apart, a device's cannot be had
@@ -255,17 +297,22 @@ bool is_private_and_anonymous(uintptr_t start, size_t length, Maps by) {
          }) >= start + length;
 }
 
+size_t page_of_mapping(uintptr_t address) {
+  const NoCancel whole;
+  if (const Query found = query(address); found.page_size != 0)
+    return found.page_size;
+  // The text that says it takes the kernel longer by far, so it is read where it may say something.
+  bool may_be_huge = false;
+  walk(address, address + 1, Maps::read, [&](const Vma& vma) {
+    may_be_huge = vma.inode != 0 && !vma.path.ends_with(".so");
+    return true;
+  });
+  return may_be_huge ? said_page(address).value_or(page_size) : page_size;
+}
+
 uintptr_t end_of_mapping(uintptr_t address) noexcept {
   const NoCancel whole;
-  const int maps = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
-  if (maps < 0)
-    return 0;
-  Query query{};
-  query.size = sizeof query;
-  query.address = address;
-  const bool found = ioctl(maps, procmap_query, &query) == 0;
-  close(maps);
-  return found ? query.to : 0;
+  return query(address).to;
 }
 
 } // namespace adverb::memory

@@ -9,6 +9,7 @@
 
 #include "world/sync.h"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstddef>
@@ -83,26 +84,13 @@ public:
   /// `coming`: it may still be about to be made. All memory, coming, where they were too many. What
   /// is being told meanwhile is waited for, which takes microseconds and no lock.
   template <typename Tell> void news(uint64_t& seen, Tell&& tell) const {
-    uint64_t epoch = settled();
-    uint64_t now = told();
-    if (now == seen && this->epoch() == epoch) [[likely]]
+    const uint64_t epoch = settled();
+    const uint64_t goal = told();
+    if (goal == seen && this->epoch() == epoch) [[likely]]
       return;
-    std::array<Range, changes_max> read;
-    std::array<bool, changes_max> coming;
-    do {
-      epoch = settled();
-      now = told();
-      for (uint64_t at = seen; at != now && now - seen <= changes_max; ++at) {
-        const Change& change = changes_[at % changes_max];
-        read[at % changes_max] = change.range();
-        coming[at % changes_max] = change.heard.load(std::memory_order_relaxed) != 0;
-      }
-    } while (this->epoch() != epoch);
-    const uint64_t before = std::exchange(seen, now);
-    if (now - before > changes_max)
-      return tell(all_memory, true);
-    for (uint64_t at = before; at != now; ++at)
-      tell(read[at % changes_max], coming[at % changes_max]);
+    do
+      some_news(seen, tell);
+    while (static_cast<int64_t>(goal - seen) > 0);
   }
   /// Whether the range has changed since told() was `since`, or is about to: some calls are heard
   /// of before they do what they do.
@@ -111,6 +99,34 @@ public:
   /// How long a call takes at most that was heard of before it did what it does. It has nothing to
   /// wait for then but the processor, and the lock of the address space.
   static constexpr std::chrono::seconds coming_due{1};
+
+private:
+  /// Of the news the first few: the stack may be a small one of the program's.
+  template <typename Tell> void some_news(uint64_t& seen, Tell&& tell) const {
+    constexpr size_t few = 16;
+    std::array<Range, few> read;
+    std::array<bool, few> coming;
+    uint64_t epoch = 0;
+    uint64_t now = 0;
+    size_t count = 0;
+    do {
+      epoch = settled();
+      now = told();
+      count = static_cast<size_t>(std::min<uint64_t>(now - seen, few));
+      for (size_t i = 0; i < count; ++i) {
+        const Change& change = changes_[(seen + i) % changes_max];
+        read[i] = change.range();
+        coming[i] = change.heard.load(std::memory_order_relaxed) != 0;
+      }
+    } while (this->epoch() != epoch);
+    if (now - seen > changes_max) {
+      seen = now;
+      return tell(all_memory, true);
+    }
+    seen += count;
+    for (size_t i = 0; i < count; ++i)
+      tell(read[i], coming[i]);
+  }
 
 protected:
   // In this order; between the first and the last, others wait: nothing is done there that could

@@ -73,7 +73,7 @@ std::optional<std::string> read_trusted(const std::string& path, Secrecy secrecy
     return std::nullopt;
   }
   std::string bytes;
-  char buffer[4096];
+  char buffer[2048];
   while (bytes.size() <= limit) {
     const ssize_t count = read(file.get(), buffer, sizeof(buffer));
     if (count == 0)

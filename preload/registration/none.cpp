@@ -247,6 +247,7 @@ private:
   static void set(Unpinned& r, const Wanted& wanted) {
     r.pd = r.own.pd = wanted.pd;
     r.start = reinterpret_cast<uintptr_t>(wanted.start);
+    r.page.store(0);
     r.own.addr = wanted.start;
     r.length = r.own.length = wanted.length;
     r.iova = wanted.iova;

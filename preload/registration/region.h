@@ -135,6 +135,7 @@ struct Region {
   std::vector<std::shared_ptr<Grant>> grants;
   std::shared_ptr<ImageOfRegion> image; // under the lock of Views
   Atomic<bool> viewed{false};           // some of it may be read by views: there is an image
+  mutable Atomic<uintptr_t> page{0};    // bytes of a page of its mapping; 0: nobody has asked yet
 
   // The process's address of one that work requests use.
   std::byte* at(uint64_t address) const noexcept {

@@ -60,8 +60,11 @@ int Views::lend(Region& region, uint64_t address, uint64_t length, std::shared_p
     return EOPNOTSUPP;
   if (region.image == nullptr) {
     auto made = std::make_shared<ImageOfRegion>();
-    made->image = {
-        .start = region.start, .length = region.length, .shift = region.shift(), .pd = region.pd};
+    // One by one: all at once would be a page more of the program's stack.
+    made->image.start = region.start;
+    made->image.length = region.length;
+    made->image.shift = region.shift();
+    made->image.pd = region.pd;
     images_.push_back(made);
     // From here on no message for it is staged.
     world_.recalls().viewed().add(region.start, region.start + region.length);

@@ -3,6 +3,7 @@
 #include "registration/windows.h"
 #include "memory/copy.h"
 #include "memory/folios.h"
+#include "memory/mappings.h"
 #include "registration/budget.h"
 #include "registration/kept.h"
 #include "world/world.h"
@@ -30,9 +31,20 @@ constexpr uintptr_t part = 64 << 10;
 
 } // namespace
 
+// A region that is shorter than a huge page has no whole one, and is registered as stock would.
+uintptr_t page_of(const Region& region) {
+  if (region.length < memory::huge_page)
+    return page;
+  uintptr_t known = region.page.load();
+  if (known == 0)
+    region.page.store(known = memory::page_of_mapping(region.start));
+  return known;
+}
+
 std::pair<uintptr_t, uintptr_t> window_bounds(const Region& r, uintptr_t start, uintptr_t end) {
-  return {std::max(r.start, start & ~(page - 1)),
-          std::min<uintptr_t>(r.start + r.length, (end + page - 1) & ~(page - 1))};
+  const uintptr_t grain = page_of(r);
+  return {std::max(r.start, start & ~(grain - 1)),
+          std::min<uintptr_t>(r.start + r.length, (end + grain - 1) & ~(grain - 1))};
 }
 
 namespace {

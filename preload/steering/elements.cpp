@@ -129,7 +129,7 @@ bool Elements::meets_landing(const Request& r) const {
 
 void Elements::look_at(const Request& r,
                        const std::function<void(std::span<const std::byte>)>& look) {
-  std::array<std::byte, 4096> piece;
+  std::array<std::byte, 2048> piece; // of a stack that may be small
   for (int i = 0; i < r.wr.num_sge; ++i) {
     const ibv_sge& sge = r.wr.sg_list[i];
     const auto& hold = ring_.holds(r)[static_cast<size_t>(i)];
