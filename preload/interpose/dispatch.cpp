@@ -198,12 +198,12 @@ int dispatch_req_notify_cq(ibv_cq* cq, int solicited_only) {
 }
 
 int dispatch_bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* bind) {
-  return boundary([] { return errno; },
-                  [&] {
-                    if (model::Qp* mine = managed_behind<QpSlot>(qp))
-                      return model::bind_mw(*mine, mw, bind);
-                    return ops(qp->context).bind_mw(qp, mw, bind);
-                  });
+  return uncancelled([] { return errno; },
+                     [&] {
+                       if (model::Qp* mine = managed_behind<QpSlot>(qp))
+                         return model::bind_mw(*mine, mw, bind);
+                       return ops(qp->context).bind_mw(qp, mw, bind);
+                     });
 }
 
 void forget_all() {

@@ -77,7 +77,8 @@ public:
     // May be outstanding, as the program was told: the marker's slot at the provider is not the
     // program's. UINT64_MAX: the provider judges.
     uint64_t most = UINT64_MAX;
-    uint32_t elements_most = 1; // of a request, as the program was told
+    uint32_t elements_most = 1;  // of a request, as the program was told
+    bool by_system_call = false; // the provider's post, where a thread may be cancelled
   };
   explicit BareRequests(const Parts& parts) noexcept
       : parts_(parts),
@@ -230,6 +231,11 @@ public:
   uint64_t receives() const noexcept { return receives_; } // that they take at the peer, so far
 
 private:
+  [[gnu::always_inline]] int post_to_device(ibv_send_wr* wr, ibv_send_wr** bad) {
+    return parts_.by_system_call ? post_uncancelled(wr, bad) : parts_.post_send(parts_.qp, wr, bad);
+  }
+  int post_uncancelled(ibv_send_wr* wr, ibv_send_wr** bad);
+
   // The rest of post_plain().
   [[gnu::always_inline]] int post_reporting(ibv_send_wr* wr, ibv_send_wr** bad, uint32_t traits,
                                             observe::Counter posted) {
@@ -242,7 +248,7 @@ private:
       return not_plain;
     owed_ = ++asked_; // before it can report
     receives_ += traits / steering::trait_receives % 2;
-    if (const int rc = parts_.post_send(parts_.qp, wr, bad); rc != 0) [[unlikely]]
+    if (const int rc = post_to_device(wr, bad); rc != 0) [[unlikely]]
       return not_taken(*wr, rc);
     parts_.world.counters.count(posted);
     return 0;

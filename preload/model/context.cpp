@@ -23,7 +23,8 @@ constexpr uint64_t copied_always = registration::SendSources::slot_bytes;
 } // namespace
 
 Context::Context(World& world, ibv_context* context)
-    : world_(world), verbs_(context), device_(context->device->name), regions_(world, context) {
+    : world_(world), verbs_(context), device_(context->device->name), regions_(world, context),
+      posts_by_system_call_(model::posts_by_system_call(context->device)) {
   const auto by_policy = world_.policy().copy_below(device_);
   copy_below_ = std::min<uint64_t>(by_policy.value_or(copied_always) + (by_policy ? 0 : 1),
                                    registration::Staging::block_max + 1);

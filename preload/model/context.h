@@ -54,6 +54,7 @@ public:
   // Whether the device leaves completions of a destroyed queue pair where they are; it is asked
   // once, at the first call, which may take milliseconds. No lock held.
   bool leaves_completions();
+  bool posts_by_system_call() const noexcept { return posts_by_system_call_; }
 
   // The program has memory in `pd` that is not pinned. The first time, it is found out how long
   // the device takes to register some, unless a rule says what is to be copied: milliseconds, once
@@ -106,6 +107,7 @@ private:
   ibv_pd* own_pd_ = nullptr;
   Atomic<uint64_t> queues_{1};
   Mutex habits_lock_;
+  const bool posts_by_system_call_;
   std::optional<bool> leaves_completions_;
   bool has_critical_size_ = false;
   std::shared_ptr<link::Progress> links_;

@@ -3,7 +3,9 @@
 #include "world/world.h"
 
 #include <chrono>
+#include <string>
 #include <thread>
+#include <unistd.h>
 
 namespace adverb::model {
 
@@ -69,6 +71,11 @@ bool leaves_completions(World& world, ibv_pd* pd) {
   }
   real.ibv_destroy_cq(cq);
   return leaves;
+}
+
+bool posts_by_system_call(const ibv_device* device) {
+  const std::string path = device->ibdev_path;
+  return access(path.c_str(), F_OK) == 0 && access((path + "/device").c_str(), F_OK) != 0;
 }
 
 } // namespace adverb::model

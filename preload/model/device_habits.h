@@ -15,4 +15,8 @@ namespace adverb::model {
 // `pd`, which may be null; false where that cannot be had: a program must be ready for it.
 bool leaves_completions(World& world, ibv_pd* pd);
 
+// Whether its posts are system calls, where a thread may be cancelled: those of devices that are
+// software in the kernel (soft-RoCE, soft-iWARP), which no hardware stands behind in sysfs.
+bool posts_by_system_call(const ibv_device* device);
+
 } // namespace adverb::model

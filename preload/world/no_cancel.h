@@ -4,9 +4,8 @@
 // /proc, writes to descriptors or registers memory where stock's verbs would not, one of these
 // lives, and the thread goes on; who cancelled it waits that much longer.
 //
-// Not guarded is the provider's post of what goes bare (model/bare.h), which would cost each such
-// post 10 ns: where that is a system call (soft-RoCE's is a write(2)), a thread that is cancelled
-// in it ends the process, README.md.
+// The provider's post of what goes bare (model/bare.h) is guarded where it is a system call, as
+// soft-RoCE's is: elsewhere it would cost each such post 10 ns for nothing.
 #pragma once
 
 #include <pthread.h>
