@@ -6,6 +6,11 @@
 #include <new>
 #include <sys/mman.h>
 
+// Of AddressSanitizer's runtime, where the program brings it: what the program's heap holds for
+// adverb (libibverbs's contexts among that) is referred to from here alone, and would be a leak.
+extern "C" [[gnu::weak]] void __lsan_register_root_region(const void* from, size_t bytes);
+extern "C" [[gnu::weak]] void __lsan_unregister_root_region(const void* from, size_t bytes);
+
 namespace adverb::interpose {
 
 namespace {
@@ -14,7 +19,17 @@ constexpr size_t front_alignment = 16;
 
 void* map(size_t bytes) noexcept {
   void* const at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  return at != MAP_FAILED ? at : nullptr;
+  if (at == MAP_FAILED)
+    return nullptr;
+  if (__lsan_register_root_region != nullptr)
+    __lsan_register_root_region(at, bytes);
+  return at;
+}
+
+void unmap(void* from, size_t bytes) noexcept {
+  if (__lsan_unregister_root_region != nullptr)
+    __lsan_unregister_root_region(from, bytes);
+  munmap(from, bytes);
 }
 
 } // namespace
@@ -26,7 +41,7 @@ void* Heap::Pages::do_allocate(size_t bytes, size_t /*alignment*/) {
 }
 
 void Heap::Pages::do_deallocate(void* from, size_t bytes, size_t /*alignment*/) {
-  munmap(from, bytes);
+  unmap(from, bytes);
 }
 
 Heap::Heap() {
@@ -76,7 +91,7 @@ void Heap::free(void* block) noexcept {
   const Front front = *reinterpret_cast<const Front*>(at - sizeof(Front));
   std::byte* const from = at - front.offset;
   if (front.bytes > pooled_max) {
-    munmap(from, front.bytes);
+    unmap(from, front.bytes);
     return;
   }
   const std::lock_guard hold(lock_);
