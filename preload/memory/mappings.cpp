@@ -17,6 +17,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <sys/auxv.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -297,9 +298,13 @@ bool is_private_and_anonymous(uintptr_t start, size_t length, Maps by) {
          }) >= start + length;
 }
 
-size_t page_of_mapping(uintptr_t address) {
+size_t base_page() noexcept {
+  return getauxval(AT_PAGESZ);
+}
+
+size_t page_of_mapping(uintptr_t address, Maps by) {
   const NoCancel whole;
-  if (const Query found = query(address); found.page_size != 0)
+  if (const Query found = by == Maps::asked ? query(address) : Query{}; found.page_size != 0)
     return found.page_size;
   // The text that says it takes the kernel longer by far, so it is read where it may say something.
   bool may_be_huge = false;
@@ -307,7 +312,7 @@ size_t page_of_mapping(uintptr_t address) {
     may_be_huge = vma.inode != 0 && !vma.path.ends_with(".so");
     return true;
   });
-  return may_be_huge ? said_page(address).value_or(page_size) : page_size;
+  return may_be_huge ? said_page(address).value_or(base_page()) : base_page();
 }
 
 uintptr_t end_of_mapping(uintptr_t address) noexcept {

@@ -33,9 +33,12 @@ bool is_private_and_anonymous(uintptr_t start, size_t length, Maps by = Maps::as
 // cannot be asked. Any thread; asks for no memory.
 uintptr_t end_of_mapping(uintptr_t address) noexcept;
 
+// Bytes of a page of ordinary memory: 4096 on x86-64, up to 65536 elsewhere.
+size_t base_page() noexcept;
+
 // Bytes of a page of the mapping that `address` lies in: of hugetlb memory those of a huge page, of
-// everything else 4096, whatever the kernel makes of it (folios.h). Before Linux 6.11 reads the
-// text of all mappings. Any thread; allocates.
-size_t page_of_mapping(uintptr_t address);
+// everything else those of a base page, whatever the kernel makes of it (folios.h). Before Linux
+// 6.11 reads the text of all mappings. Any thread; allocates.
+size_t page_of_mapping(uintptr_t address, Maps by = Maps::asked);
 
 } // namespace adverb::memory

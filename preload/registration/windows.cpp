@@ -21,7 +21,6 @@ using observe::Gauge;
 
 namespace {
 
-constexpr uintptr_t page = 4096;
 // Programs post many receives beside each other, and post them again: they share blocks of so many
 // bytes, aligned, or each would have a window of its own, and a page at either end twice.
 constexpr uintptr_t receive_block = 256 << 10;
@@ -34,7 +33,7 @@ constexpr uintptr_t part = 64 << 10;
 // A region that is shorter than a huge page has no whole one, and is registered as stock would.
 uintptr_t page_of(const Region& region) {
   if (region.length < memory::huge_page)
-    return page;
+    return memory::base_page();
   uintptr_t known = region.page.load();
   if (known == 0)
     region.page.store(known = memory::page_of_mapping(region.start));
@@ -51,6 +50,7 @@ namespace {
 
 using Bounds = std::pair<uintptr_t, uintptr_t>;
 
+// Of `grain` bytes and whole pages.
 Bounds bounds_by(const Region& region, const Windows::Usage& usage, uintptr_t grain) {
   return window_bounds(region, usage.from & ~(grain - 1), (usage.to + grain - 1) & ~(grain - 1));
 }
@@ -64,7 +64,7 @@ Bounds wanted_bounds(const Region& region, const Windows::Usage& usage) {
     if (memory::is_here(reinterpret_cast<const void*>(wide.first), wide.second - wide.first))
       return wide;
   }
-  return bounds_by(region, usage, page);
+  return bounds_by(region, usage, 1);
 }
 
 } // namespace
@@ -199,7 +199,7 @@ int Windows::make(Region& region, const Usage& usage, Bounds wanted,
   fresh->shift = region.shift();
   fresh->writable = (region.access & IBV_ACCESS_LOCAL_WRITE) != 0;
   fresh->region = &region;
-  const Bounds least = bounds_by(region, usage, page);
+  const Bounds least = bounds_by(region, usage, 1);
   std::tie(fresh->start, fresh->end) = wanted;
   const auto attempt = [&] {
     fresh->mr = budgets_.register_making_room([&] { return register_part(*fresh); });
@@ -240,7 +240,9 @@ int Windows::make(Region& region, const Usage& usage, Bounds wanted,
 // A part of a huge page keeps all of it in place, so all of it may as well be there for whoever
 // wants what lies beside. False: it is none.
 bool Windows::widen(Window& window) {
-  const auto grain = [](uintptr_t at) { return memory::is_huge(at) ? memory::huge_page : page; };
+  const auto grain = [](uintptr_t at) {
+    return memory::is_huge(at) ? memory::huge_page : memory::base_page();
+  };
   const uintptr_t start = window.start;
   const uintptr_t end = window.end;
   const auto [from, to] = window_bounds(*window.region, start & ~(grain(start) - 1),

@@ -178,3 +178,19 @@ TEST_CASE("one mapping among very many is found as it is, asked for or read") {
   CHECK(mapping_of(m.at + 10002 * page, page, true) == Mapping::absent);
   CHECK(mapping_of(m.at, m.bytes, false) == Mapping::ordinary);
 }
+
+TEST_CASE("a mapping's page is as large as the kernel's own, asked for or read") {
+  const Mapped ordinary(4);
+  // Without a reservation it may be had where no huge page is; nobody touches it.
+  constexpr size_t huge_bytes = 4 << 20;
+  void* const huge = mmap(nullptr, huge_bytes, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | MAP_NORESERVE, -1, 0);
+  REQUIRE(huge != MAP_FAILED);
+  const auto at = reinterpret_cast<uintptr_t>(huge);
+  for (const Maps by : {Maps::asked, Maps::read}) {
+    CHECK(adverb::memory::page_of_mapping(ordinary.at + page + 1, by) == getauxval(AT_PAGESZ));
+    CHECK(adverb::memory::page_of_mapping(at + 5 * page, by) == huge_bytes / 2);
+    CHECK(adverb::memory::page_of_mapping(at + huge_bytes - 1, by) == huge_bytes / 2);
+  }
+  munmap(huge, huge_bytes);
+}
