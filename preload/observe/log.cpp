@@ -50,7 +50,7 @@ FileIdentity identity_of(int fd) noexcept {
 }
 
 /// As it was when the library was loaded, before the program could do anything to it.
-const FileIdentity first_stderr = identity_of(STDERR_FILENO);
+FileIdentity first_stderr = identity_of(STDERR_FILENO);
 
 /// Writes whole lines with write(2): no stdio buffers that a fork could double, no stdio locks a
 /// fork could leave held.
@@ -156,6 +156,10 @@ int open_file(const std::string& file) {
 std::string Log::file() const {
   const char* const text = secure_getenv("ADVERB_LOG_FILE");
   return text != nullptr && *text != '\0' ? text : asked_file_;
+}
+
+void take_stderr_as_first() noexcept {
+  first_stderr = identity_of(STDERR_FILENO);
 }
 
 // Not the process's own: that one lives as long as the process.

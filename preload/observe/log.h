@@ -31,6 +31,10 @@ namespace adverb::observe {
 
 enum class LogLevel : uint8_t { off, error, warn, info, debug };
 
+/// For a test that has put a pipe in the place of stderr: as if the process had been started so.
+/// Before the log is opened.
+void take_stderr_as_first() noexcept;
+
 /// Reads "off", "error", "warn", "info", "debug" into `out`; false for anything else.
 bool parse_log_level(std::string_view text, LogLevel& out) noexcept;
 std::string_view to_string(LogLevel level) noexcept;

@@ -29,7 +29,7 @@ LIST = {
     r"adverb::observe::\(anonymous namespace\)::exiting_(page|before)":
         "handlers of exit take no argument",
     r"adverb::observe::\(anonymous namespace\)::first_stderr":
-        "what the process's descriptor 2 was before it could do anything, never written again",
+        "what the process's descriptor 2 was before it could do anything; tests alone write it again",
     r"adverb::memory::\(anonymous namespace\)::(chosen|cannot_be_asked)":
         "what the kernel lets this process do to its own memory",
     r"adverb::memory::\(anonymous namespace\)::next":

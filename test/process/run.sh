@@ -66,7 +66,7 @@ fi
 # The first process of a namespace of processes waits for all: it ends, as nothing of adverb's is its child.
 if unshare -pf --mount-proc true 2> /dev/null; then
   # shellcheck disable=SC2016 # for the inner shell
-  first='"$0" reaper && while wait -n; do :; done; ls -d /proc/[0-9]* | grep -vx /proc/$$ | wc -l'
+  first='"$0" reaper && while wait -n; do :; done; read -r left < /proc/$$/task/$$/children; echo "children: $left"'
   stock=$(under stock unshare -pf --mount-proc bash -c "$first" "$program")
   under unpinned unshare -pf --mount-proc bash -c "$first" "$program" > "$scratch/found"
   compare "container: its first process has nobody left to wait for" "$stock" "$(cat "$scratch/found")"

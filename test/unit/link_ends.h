@@ -314,7 +314,7 @@ inline void forget_links() {
 // up: both ends are told of an error. How many there were.
 inline int cut_connections(uint16_t port) {
   int cut = 0;
-  for (int fd = 3; fd < 256; ++fd) {
+  for (int fd = 3; fd < 4096; ++fd) { // adverb's are high
     sockaddr_in6 ours{}, theirs{};
     socklen_t bytes = sizeof ours;
     if (getsockname(fd, reinterpret_cast<sockaddr*>(&ours), &bytes) != 0 ||

@@ -86,6 +86,7 @@ public:
     pid_ = fork();
     if (pid_ == 0) {
       dup2(err_[1], STDERR_FILENO);
+      adverb::observe::take_stderr_as_first();
       close(err_[0]);
       close(err_[1]);
       close(up_[0]);

@@ -223,6 +223,7 @@ TEST_CASE("a reader that went away does not kill the program", "[observe]") {
     dup2(ends[1], STDERR_FILENO);
     close(ends[0]);
     close(ends[1]);
+    adverb::observe::take_stderr_as_first();
     process.log.open(LogLevel::info);
     errno = 1234;
     process.log.info("into nothing");
