@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <climits>
 #include <dlfcn.h>
+#include <pthread.h>
 
 namespace adverb::interpose {
 namespace {
@@ -69,6 +70,7 @@ extern "C" __attribute__((visibility("default"))) void adverb_hook_closefrom(int
 
 int adverb_hook_close(int fd) {
   if (own_fds::has(fd)) {
+    pthread_testcancel(); // as close(2) is one of the places where a thread is cancelled
     errno = EBADF;
     return -1;
   }

@@ -9,7 +9,7 @@ namespace {
 
 class Edge final : public model::Edge {
 public:
-  void patch(ibv_context* context) override { interpose::patch(context); }
+  bool patch(ibv_context* context) override { return interpose::patch(context); }
   void unpatch(ibv_context* context) override { interpose::unpatch(context); }
   void patch_qp_ex(ibv_qp_ex* qp) override { interpose::patch_qp_ex(qp); }
   provider::CqExOps patch_cq_ex(ibv_cq_ex* cq) override { return interpose::patch_cq_ex(cq); }

@@ -96,12 +96,12 @@ template <typename QpEx> void swap_in_all(QpEx* qp) {
   OP(open_qp, open_qp)                                                                             \
   OP(advise_mr, advise_mr)
 
-void patch(ibv_context* context) {
+bool patch(ibv_context* context) {
   const std::lock_guard hold(lock);
   if (!process_world().provider.keep_ops(context)) {
     process_world().log.error("too many device contexts; {} stays as the provider made it",
                               context->device->name);
-    return;
+    return false;
   }
   process_world().counters.count(observe::Counter::contexts_patched);
   const auto& kept = process_world().provider.ops(context);
@@ -112,12 +112,13 @@ void patch(ibv_context* context) {
 #undef PATCH
   verbs_context* v = verbs_get_ctx(context);
   if (v == nullptr)
-    return;
+    return true;
 #define PATCH(name, ours)                                                                          \
   if (kept.name != nullptr)                                                                        \
     v->name = ours;
   PATCHED_EXTENDED(PATCH)
 #undef PATCH
+  return true;
 }
 
 void unpatch(ibv_context* context) {

@@ -13,7 +13,8 @@ namespace adverb::interpose {
 // At open of a managed device, before the program sees the context: whatever the program itself,
 // or a tracer, puts there later stands before adverb's, and calls it. What stood there before is
 // what adverb calls. At close that is put back, where adverb's own still stands.
-void patch(ibv_context* context);
+// False: there are too many contexts, and nothing was changed.
+bool patch(ibv_context* context);
 void unpatch(ibv_context* context);
 
 // One object; returns the provider's pointers.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "link/device.h"
 #include "memory/limits.h"
+#include "memory/own_fds.h"
 #include "world/no_cancel.h"
 #include "world/world.h"
 
@@ -82,6 +83,9 @@ int Device::open() {
   context_ = real.ibv_open_device(device_);
   if (context_ == nullptr)
     return provider::failure();
+  // libibverbs goes by these numbers alone. The program's own files get those that it would have.
+  context_->cmd_fd = own_fds::raised(context_->cmd_fd);
+  context_->async_fd = own_fds::raised(context_->async_fd);
   world_.service.own_fd(context_->cmd_fd);
   world_.service.own_fd(context_->async_fd);
   pd_ = real.ibv_alloc_pd(context_);
@@ -90,6 +94,7 @@ int Device::open() {
   events_ = real.ibv_create_comp_channel(context_);
   if (events_ == nullptr)
     return provider::failure();
+  events_->fd = own_fds::raised(events_->fd);
   fcntl(events_->fd, F_SETFL, fcntl(events_->fd, F_GETFL) | O_NONBLOCK);
   cq_ = real.ibv_create_cq(context_, cq_depth, nullptr, events_, 0);
   if (cq_ == nullptr)

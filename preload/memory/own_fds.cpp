@@ -14,6 +14,9 @@ namespace {
 
 constexpr size_t word_bits = 64;
 constinit std::array<std::atomic<uint64_t>, known_max / word_bits> owned{};
+// Whose numbers these are. A child of vfork(2), _Fork(3) or clone(2) has the same memory, or a
+// copy, and a table of its own, where the same numbers are its to close.
+constinit std::atomic<pid_t> owner{0};
 
 // Where adverb's begin: high in a small table of descriptors, and low enough to need no larger one.
 constexpr rlim_t first_high = 512;
@@ -26,6 +29,10 @@ uint64_t bit_of(size_t fd) noexcept {
   return uint64_t{1} << (fd % word_bits);
 }
 
+bool are_ours() noexcept {
+  return owner.load(std::memory_order_relaxed) == getpid();
+}
+
 // Past the hook, which would refuse.
 void close_really(size_t fd) noexcept {
   syscall(SYS_close, static_cast<int>(fd));
@@ -34,8 +41,10 @@ void close_really(size_t fd) noexcept {
 } // namespace
 
 void add(int fd) noexcept {
-  if (const auto at = static_cast<size_t>(fd); fd >= 0 && at < known_max)
+  if (const auto at = static_cast<size_t>(fd); fd >= 0 && at < known_max) {
+    owner.store(getpid(), std::memory_order_relaxed);
     word_of(at).fetch_or(bit_of(at));
+  }
 }
 
 void remove(int fd) noexcept {
@@ -46,13 +55,13 @@ void remove(int fd) noexcept {
 bool has(int fd) noexcept {
   const auto at = static_cast<size_t>(fd);
   return fd >= 0 && at < known_max &&
-         (word_of(at).load(std::memory_order_relaxed) & bit_of(at)) != 0;
+         (word_of(at).load(std::memory_order_relaxed) & bit_of(at)) != 0 && are_ours();
 }
 
 size_t next_from(size_t fd) noexcept {
   for (size_t at = fd; at < known_max; at = (at / word_bits + 1) * word_bits) {
     const uint64_t left = word_of(at).load(std::memory_order_relaxed) & ~(bit_of(at) - 1);
-    if (left != 0)
+    if (left != 0 && are_ours())
       return at / word_bits * word_bits + static_cast<size_t>(std::countr_zero(left));
   }
   return known_max;

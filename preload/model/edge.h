@@ -18,8 +18,9 @@ class Edge {
 public:
   virtual ~Edge() = default;
 
-  /// A managed context was opened, or is about to be closed.
-  virtual void patch(ibv_context*) {}
+  /// A managed context was opened; false: it cannot be managed, and stays as the provider made it.
+  virtual bool patch(ibv_context*) { return true; }
+  /// It is about to be closed.
   virtual void unpatch(ibv_context*) {}
 
   /// One extended object; returns the provider's pointers.

@@ -32,7 +32,12 @@ ibv_context* adopt(World& world, ibv_context* context) {
     return context;
   started_on(world, context->device->name);
   world.objects().contexts.insert(context, std::make_shared<Context>(world, context));
-  world.objects().edge.patch(context);
+  // One that is half managed would hand out keys that nobody translates.
+  if (!world.objects().edge.patch(context)) {
+    if (const auto mine = world.objects().contexts.erase(context))
+      mine->close();
+    return context;
+  }
   world.log.debug("device {} opened, managed", context->device->name);
   return context;
 }

@@ -37,7 +37,7 @@ LIST = {
     r"adverb::memory::(native_state|\(anonymous namespace\)::(stored|owner|listener|changing|"
     r"real_sigaction\(.*\)::found)|take_over\(\)::watching)":
         "dispositions of signals are the process's, and their handlers take no argument",
-    r"adverb::own_fds::\(anonymous namespace\)::owned":
+    r"adverb::own_fds::\(anonymous namespace\)::owne[dr]":
         "which numbers are adverb's, for hooks of the C library and a fork child",
     r"adverb::interpose::\(anonymous namespace\)::(interrupting|next(_close)?\(\)::(found|looked))":
         "of the C library's functions that take no more arguments",

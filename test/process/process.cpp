@@ -7,6 +7,7 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <cstdint>
 #include <cstring>
 #include <dirent.h>
@@ -259,6 +260,43 @@ void descriptors(bool by_range) {
          whole == files.size() && files.size() > 100 ? "all" : "not all");
 }
 
+// In a child that no handler of fork(2) has seen: how many of its own numbers it cannot close.
+int cannot_close() {
+  int failed = 0;
+  for (int fd = 3; fd < 600; ++fd)
+    failed += dup2(STDERR_FILENO, fd) == fd && close(fd) != 0 ? 1 : 0;
+  return std::min(failed, 100);
+}
+
+int status_of(pid_t child) {
+  int status = 0;
+  must(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status), "a child");
+  return WEXITSTATUS(status);
+}
+
+// It has this process's memory.
+[[gnu::noinline]] int of_vfork() {
+  const pid_t child = vfork();
+  if (child == 0)
+    _exit(cannot_close());
+  return status_of(child);
+}
+
+[[gnu::noinline]] int of_clone() {
+  const auto child = static_cast<pid_t>(syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
+  if (child == 0)
+    _exit(cannot_close());
+  return status_of(child);
+}
+
+void children() {
+  const Device device;
+  Ends ends(device.context, {});
+  requests(ends, 5);
+  printf("numbers that children cannot close: %d and %d\n", of_clone(), of_vfork());
+  requests(ends, 5);
+}
+
 void closed_first() {
   closefrom(3);
   requests(20);
@@ -442,6 +480,7 @@ int main(int argc, char** argv) {
       {"reaper", reaper},
       {"descriptors", [] { descriptors(false); }},
       {"descriptors_by_range", [] { descriptors(true); }},
+      {"children", children},
       {"closed_first", closed_first},
       {"stderr", own_stderr},
       {"stack", stack},
