@@ -97,7 +97,6 @@ void fill_context(Context& context) {
   ibv_context& base = verbs.context;
   base.device = &context.device->device;
   base.cmd_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
-  base.async_fd = context.async.fd();
   base.num_comp_vectors = 4;
   base.abi_compat = __VERBS_ABI_IS_EXTENDED;
   pthread_mutex_init(&base.mutex, nullptr);

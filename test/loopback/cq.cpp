@@ -97,7 +97,6 @@ extern "C" {
 ibv_comp_channel* ibv_create_comp_channel(ibv_context* context) {
   auto* channel = new Channel{};
   channel->channel.context = context;
-  channel->channel.fd = channel->events.fd();
   return &channel->channel;
 }
 

@@ -11,7 +11,9 @@
 
 namespace adverb::loopback {
 
-template <typename T> EventQueue<T>::EventQueue() : fd_(eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC)) {}
+template <typename T> EventQueue<T>::EventQueue(int& shown) : fd_(shown) {
+  fd_ = eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC);
+}
 template <typename T> EventQueue<T>::~EventQueue() {
   close(fd_);
 }

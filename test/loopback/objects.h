@@ -11,19 +11,19 @@
 namespace adverb::loopback {
 
 // A queue whose readable end is an eventfd in semaphore mode: a descriptor that polls readable
-// while entries wait, and honours O_NONBLOCK as the kernel's do.
+// while entries wait, and honours O_NONBLOCK as the kernel's do. Its number is where verbs.h shows
+// it and nowhere else, as in rdma-core: who moves the descriptor changes it there.
 template <typename T> class EventQueue {
 public:
-  EventQueue();
+  explicit EventQueue(int& shown);
   ~EventQueue();
-  int fd() const { return fd_; }
   void push(const T& entry);
   // Blocks unless O_NONBLOCK; false with errno. `mark` is called on the entry under the lock.
   template <typename Mark> bool pop_marked(T& entry, Mark mark);
   template <typename Match> void purge(Match match);
 
 private:
-  int fd_;
+  int& fd_;
   std::mutex mutex_;
   std::deque<T> entries_;
 };
@@ -46,7 +46,7 @@ struct Context {
   verbs_context verbs;
   Process* process;
   Device* device;
-  EventQueue<AsyncEvent> async;
+  EventQueue<AsyncEvent> async{verbs.context.async_fd};
   std::atomic<uint32_t> objects{0};
 };
 
@@ -81,7 +81,7 @@ struct Ah {
 
 struct Channel {
   ibv_comp_channel channel;
-  EventQueue<Cq*> events;
+  EventQueue<Cq*> events{channel.fd};
   std::atomic<uint32_t> users{0};
 };
 
