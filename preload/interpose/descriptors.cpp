@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // Hooks of the C library that close descriptors: for a program adverb's are not there
 // (memory/own_fds.h), so that it can close all that it does not know. Everything else goes to the C
-// library's own function. Callable from signal handlers, and in the child of a vfork(2), where to
-// leave open is right, too: all are closed by execve(2).
+// library's own function. Callable from signal handlers, and in a child, whose numbers are its own.
 #include "memory/own_fds.h"
 
 #if defined(__x86_64__)

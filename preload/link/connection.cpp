@@ -28,8 +28,7 @@ size_t room_for_handed() {
   return getrlimit(RLIMIT_NOFILE, &files) == 0 ? std::min<size_t>(handed_max, files.rlim_cur / 4)
                                                : handed_max;
 }
-constexpr size_t read_bytes =
-    3584; // at once: a frame on a stack of the program's stays below 4 KiB
+constexpr size_t read_bytes = 3584; // at once: frames of the stack stay below 4 KiB
 // Reads in one turn: more than a Unix socket's buffer holds, so that poll_now() sees all that was
 // sent before. Of a peer's one at a time, as others have their turns, too.
 constexpr int reads_at_once = 64;

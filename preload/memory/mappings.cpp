@@ -105,8 +105,7 @@ template <typename Look> bool ask(uintptr_t& next, uintptr_t end, Look& look) {
   const int maps = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
   if (maps < 0)
     return false;
-  std::string name(PATH_MAX,
-                   '\0'); // as long as any; a thread of the program's may have little stack
+  std::string name(PATH_MAX, '\0'); // as long as any, and not on a stack that may be small
   bool answers = true;
   while (next < end) {
     Query query{};

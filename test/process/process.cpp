@@ -260,6 +260,41 @@ void descriptors(bool by_range) {
          whole == files.size() && files.size() > 100 ? "all" : "not all");
 }
 
+// How many numbers below a hundred are in use; some open for an instant only are not counted, as a
+// library's threads may read a file meanwhile.
+unsigned low_numbers() {
+  constexpr int looks = 50;
+  std::array<unsigned, 100> seen{};
+  for (int look = 0; look < looks; ++look) {
+    for (int fd = 0; fd < static_cast<int>(seen.size()); ++fd)
+      seen.at(static_cast<size_t>(fd)) += fcntl(fd, F_GETFD) >= 0 ? 1 : 0;
+    sched_yield();
+  }
+  return static_cast<unsigned>(std::ranges::count(seen, looks));
+}
+
+// A program's files have the numbers that they would have.
+void numbers() {
+  const Device device;
+  Ends ends(device.context, {});
+  requests(ends, 20);
+  printf("%u low numbers in use\n", low_numbers());
+}
+
+// More contexts than a library may have foreseen.
+void contexts() {
+  std::vector<std::unique_ptr<Device>> all;
+  for (int i = 0; i < 80; ++i)
+    all.push_back(std::make_unique<Device>());
+  unsigned good = 0;
+  for (const auto& device : {all.front().get(), all[70].get(), all.back().get()}) {
+    Ends ends(device->context, {});
+    requests(ends, 5);
+    ++good;
+  }
+  printf("%u of 3 contexts work\n", good);
+}
+
 // In a child that no handler of fork(2) has seen: how many of its own numbers it cannot close.
 int cannot_close() {
   int failed = 0;
@@ -481,6 +516,8 @@ int main(int argc, char** argv) {
       {"descriptors", [] { descriptors(false); }},
       {"descriptors_by_range", [] { descriptors(true); }},
       {"children", children},
+      {"contexts", contexts},
+      {"numbers", numbers},
       {"closed_first", closed_first},
       {"stderr", own_stderr},
       {"stack", stack},
