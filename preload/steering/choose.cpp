@@ -15,25 +15,25 @@ namespace {
 
 std::string reason(const Facts& facts) {
   if (!is_one_sided(facts.opcode))
-    return "it names no memory of the peer";
+    return "the request names no memory of the peer";
   if (!facts.connected)
-    return "the queue pair is a datagram's";
+    return "a datagram queue pair carries no such request";
   switch (facts.peer) {
   case Peer::unknown:
   case Peer::asking:
     return "nothing is known of the peer yet";
   case Peer::stock:
-    return "the peer runs without adverb, so its keys are its device's";
+    return "the peer runs without adverb, so its keys are those of its device";
   case Peer::lost:
     return "the link to the peer was lost a moment ago";
   case Peer::linked:
     break;
   }
   if (!is_atomic(facts.opcode) && facts.length == 0)
-    return "it has no bytes, so no key is looked at";
+    return "the request has no bytes, so no key is checked";
   if (facts.key.kind == KeyVerdict::Kind::virtual_key)
-    return "the peer has not pinned the region its key names";
-  return facts.key.known() ? "the peer's key is its device's" : "the peer's key is not known yet";
+    return "the owner has not pinned the region that the key names";
+  return facts.key.known() ? "the key is one of the peer's device" : "the key is not known yet";
 }
 
 } // namespace
@@ -42,19 +42,19 @@ std::string words(const Choice& choice, const Facts& facts) {
   std::string out;
   switch (choice.fit) {
   case Fit::yes:
-    out = std::string(choice.row->name) + ": " + choice.row->words;
+    out = std::string(choice.row->name) + " (" + choice.row->words + ")";
     break;
   case Fit::ask_peer:
-    out = "the peer is asked whether it runs adverb";
+    out = "waits until the peer has said whether it runs adverb";
     break;
   case Fit::ask_key:
-    out = "the peer is asked what its key names";
+    out = "waits until the peer has said what the key names";
     break;
   default:
-    out = "it waits";
+    out = "waits";
     break;
   }
-  return out + "; " + reason(facts);
+  return out + ": " + reason(facts);
 }
 
 } // namespace adverb::steering

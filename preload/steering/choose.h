@@ -28,7 +28,7 @@ inline Choice choose(const Facts& facts, WayTable ways) noexcept {
   return choose_among(facts, ways);
 }
 
-// Why, for people: "unload: requests carried by the peer's CPU, as ...".
+// Why, for people: "unload (requests that the owner's CPU carries): the owner has ...".
 std::string words(const Choice& choice, const Facts& facts);
 
 } // namespace adverb::steering

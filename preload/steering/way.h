@@ -94,7 +94,7 @@ struct WayFunctions {
 
 // A line of ways.def.
 struct WayRow {
-  const char* name;         // in policy, statistics, trace and man page
+  const char* name;         // in `adverb policy explain`, and in the counter posts_<name>
   const char* words;        // "requests ..."
   observe::Counter carried; // how many
   const WayFunctions& functions;

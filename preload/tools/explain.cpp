@@ -203,10 +203,10 @@ void print_link(const Policy& policy) {
   for (const policy::Cidr& range : link.allow)
     allowed.push_back(policy::cidr_text(range));
   printf("          allowed: %s\n", link.allow.empty() ? "all hosts" : joined(allowed).c_str());
-  printf("          each queue pair is proven, %s\n",
+  printf("          a peer proves each queue pair%s\n",
          link.proof == policy::Proof::others && link.key.empty()
-             ? "but between this user's and root's processes on this host"
-             : "by whomever it is");
+             ? ", except this user's and root's processes on this host"
+             : "");
 }
 
 } // namespace

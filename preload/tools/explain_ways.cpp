@@ -30,8 +30,14 @@ constexpr struct {
   const char* name;
   Peer peer;
   KeyVerdict::Kind key;
+  bool leased = false;
+  bool viewed = false;
 } targets[] = {
     {"an unpinned region of a peer that runs adverb", Peer::linked, KeyVerdict::Kind::virtual_key},
+    {"a part of such a region that its owner leases", Peer::linked, KeyVerdict::Kind::virtual_key,
+     true},
+    {"a part of such a region that the NIC reads through adverb.ko (np)", Peer::linked,
+     KeyVerdict::Kind::virtual_key, false, true},
     {"a pinned region of a peer that runs adverb", Peer::linked, KeyVerdict::Kind::real},
     {"a peer without adverb", Peer::stock, KeyVerdict::Kind::unknown},
     {"a peer of which nothing is known yet", Peer::unknown, KeyVerdict::Kind::unknown},
@@ -44,7 +50,7 @@ std::string said_of(const Facts& facts) {
 } // namespace
 
 void print_ways() {
-  puts("ways      that requests of connected queue pairs take");
+  puts("ways      of requests of connected queue pairs, signaled, with 8 bytes");
   Facts send;
   send.connected = true;
   printf("  SEND: %s\n", said_of(send).c_str());
@@ -59,6 +65,9 @@ void print_ways() {
       facts.connected = true;
       facts.peer = target.peer;
       facts.key = {1, target.key};
+      facts.signaled = true;
+      facts.leased = target.leased;
+      facts.viewed = target.viewed;
       const std::string said = said_of(facts);
       if (!lines.empty() && lines.back().second == said)
         lines.back().first += std::string(", ") + operation.name;

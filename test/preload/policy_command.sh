@@ -59,7 +59,12 @@ expect "output that cannot be written: 1" 1 "cannot write the output"
 run "$adverb" policy explain --profile unpinned sh
 expect_output "explain says what happens to regions" 0 "all: not pinned but for what peers use again and again (by rule \"all-regions\")"
 expect_output "explain says which way requests take, by the library's own choice" 0 \
-  "WRITE, WRITE with immediate, READ: unload: requests carried by the peer's CPU"
+  "WRITE, WRITE with immediate, READ: unload (requests that the owner's CPU carries): the owner has not pinned"
+missing=""
+while read -r way; do
+  [[ $output == *": $way ("* ]] || missing+=" $way"
+done < <(sed -n 's/^WAY(\([a-z_]*\),.*/\1/p' "$ADVERB_REPO/preload/steering/ways.def")
+if [ -z "$missing" ]; then pass "explain shows every way"; else fail "explain shows every way" "it lacks$missing"; fi
 run "$adverb" policy explain --profile off sh
 expect_output "explain says when nothing is changed" 0 "nothing is changed"
 cat >"$scratch/mixed.json" <<'POLICY'
