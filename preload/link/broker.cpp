@@ -60,7 +60,7 @@ int Broker::join_locked() {
   }
   if (world_.log.once("broker-join"))
     world_.log.warn("the host's broker does not answer, or another user holds its name; peers "
-                    "cannot reach this process's unpinned regions");
+                    "cannot reach this process's unpinned regions; run `adverb broker` as root");
   return rc;
 }
 

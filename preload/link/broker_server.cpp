@@ -149,7 +149,9 @@ void BrokerServer::pause_if_exhausted(int listener) {
   if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM)
     return;
   if (world_.log.every("broker-descriptors", 10))
-    world_.log.warn("no descriptors left for connections of peers (errno {})", errno);
+    world_.log.warn("no descriptors left for connections of peers (errno {}); raise RLIMIT_NOFILE "
+                    "(`ulimit -n`)",
+                    errno);
   world_.service.change(listener, 0);
   world_.service.after(no_descriptors_pause,
                        [this, listener] { world_.service.change(listener, EPOLLIN); });

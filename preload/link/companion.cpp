@@ -265,7 +265,8 @@ void Companion::on_received(RxBuffer message) {
       if (peer() != nullptr)
         peer()->count(Peer::Number::auth_failures);
       if (world_.log.every("companion-proof", 10))
-        world_.log.warn("a peer could not prove that it owns the queue pair it spoke for");
+        world_.log.warn("a peer could not prove that it owns the queue pair it spoke for; its "
+                        "channel is closed");
     }
     if (proven_)
       opened(*protocol_);

@@ -237,8 +237,8 @@ void Connection::dispatch() {
 // Says so here, and there in what is understood for ever.
 void Connection::refuse_version(uint16_t theirs) {
   if (world_.log.every("wire-version", 10))
-    world_.log.warn("a peer speaks version {} of adverb's links and this one {} to {}; they do not "
-                    "link, run the same adverb on both sides",
+    world_.log.warn("a peer speaks version {} of adverb's links and this one {} to {}; there is no "
+                    "link; run the same adverb on both sides",
                     theirs, wire::version_oldest, wire::version);
   wire::HelloAck refusal{};
   refusal.answer = static_cast<uint32_t>(wire::Answer::wrong_version);

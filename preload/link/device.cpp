@@ -254,8 +254,8 @@ bool Device::poll() {
         world_.log.info("{}: a companion queue pair had no answer", device_->name);
       else if (wc.status != IBV_WC_SUCCESS && wc.status != IBV_WC_WR_FLUSH_ERR &&
                world_.log.every("companion-failed", 1))
-        world_.log.warn("{}: a companion queue pair failed with work completion status {}; what it "
-                        "carried is reported as refused by the peer",
+        world_.log.warn("{}: a companion queue pair failed with work completion status {}; "
+                        "requests that it carried complete as if the peer had refused them",
                         device_->name, static_cast<int>(wc.status));
       if ((wc.wr_id & receive_bit) == 0) {
         if (qp)

@@ -84,10 +84,10 @@ void Owner::accept(int fd, const wire::Hello& hello) {
                          ? Number::bound_links
                          : Number::hellos_refused);
     if (!speak_alike && world_.log.every("wire-version", 10))
-      world_.log.warn(
-          "a peer speaks versions {} to {} of adverb's links and this one {} to {}; they "
-          "do not link, run the same adverb on both sides",
-          hello.speaks.oldest, hello.speaks.newest, wire::version_oldest, wire::version);
+      world_.log.warn("a peer speaks versions {} to {} of adverb's links and this one {} to {}; "
+                      "there is no link; run the same adverb on both sides",
+                      hello.speaks.oldest, hello.speaks.newest, wire::version_oldest,
+                      wire::version);
     else if (speak_alike && world_.log.every("hello-refused", 5))
       world_.log.warn("a hello was refused: {}",
                       ack.answer == static_cast<uint32_t>(Answer::no_resources)
@@ -160,7 +160,7 @@ void Owner::lost(const std::shared_ptr<Link>& link, const char* why) {
                       });
   if (!link->connection->cut() || (is_unproven(*link) && !opened) || link->bound.empty() || !serves)
     return end(link, why);
-  world_.log.info("a peer's connection was lost; what is bound over it stays so for {} s",
+  world_.log.info("a peer's connection was lost; its queue pairs stay bound for {} s",
                   away_due.count());
   link->connection->close();
   if (link->timer != 0)
@@ -236,7 +236,8 @@ void Owner::on_frame(const std::shared_ptr<Link>& link, const wire::Frame& frame
       world_.counters.count(Counter::auth_failures);
       link->who->count(Number::auth_failures);
       if (world_.log.every("wrong-key", 10))
-        world_.log.warn("a peer does not know the key of the policy's link.key_file");
+        world_.log.warn("a peer does not know the key of the policy's link.key_file; give both "
+                        "sides the same key");
       end(link, "wrong key");
     } else {
       link->who->admit(observe::PeerLevel::key);
@@ -435,8 +436,8 @@ Answer Owner::make_companion(const std::shared_ptr<Link>& link, const wire::Comp
   const auto protocol = protocols_.find(request.protocol);
   if (!protocol) {
     if (world_.log.every("protocol", 10))
-      world_.log.warn("a peer asked for a channel of protocol {}, which is not known here; it "
-                      "runs a newer adverb",
+      world_.log.warn("a peer asked for a channel of protocol {}, which is not known here; the "
+                      "peer runs a newer adverb",
                       request.protocol);
     return Answer::no_such_protocol;
   }

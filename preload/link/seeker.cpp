@@ -54,10 +54,9 @@ void Seeker::bind(const LocalQp& qp, std::shared_ptr<Protocol> protocol,
   const auto address = peer_address(world_.policy().link(), qp);
   if (!address) {
     if (world_.log.once("unresolvable"))
-      world_.log.warn(
-          "the peer of queue pair {} on {} has no IP address that can be known; treated "
-          "as stock; name it in the policy's link.peers",
-          qp.qpn, qp.device->name);
+      world_.log.warn("the IP address of the peer of queue pair {} on {} cannot be derived; the "
+                      "peer is treated as stock; give its address in the policy's link.peers",
+                      qp.qpn, qp.device->name);
     finish(search, {Verdict::stock, nullptr, 0, "peer address unknown"});
     return;
   }

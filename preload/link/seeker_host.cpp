@@ -119,8 +119,8 @@ void Seeker::silent(const std::shared_ptr<Link>& link, bool patient) {
   }
   if (patient && (link->greeted || host_of(link->host).known) && link->waited < bind_due) {
     if (world_.log.every("hello-waits", 5))
-      world_.log.warn("{} does not answer a hello; its process is stopped, perhaps, and is waited "
-                      "for, {} s at most",
+      world_.log.warn("{} does not answer a hello; its process may be stopped; adverb waits for "
+                      "it, for {} s at most",
                       link->host, bind_due.count());
     link->waited += answer_due;
     link->timer = world_.service.after(answer_due, [this, link] { silent(link, true); });
@@ -270,10 +270,10 @@ const char* Seeker::judge(const wire::HelloAck& ack, const wire::Id& nonce, cons
   if (ack.answer == static_cast<uint32_t>(Answer::wrong_version) ||
       !wire::meet(ack.speaks, wire::Versions{})) {
     if (world_.log.every("wire-version", 10))
-      world_.log.warn(
-          "{} speaks versions {} to {} of adverb's links and this one {} to {}; they do "
-          "not link, run the same adverb on both sides",
-          host, ack.speaks.oldest, ack.speaks.newest, wire::version_oldest, wire::version);
+      world_.log.warn("{} speaks versions {} to {} of adverb's links and this one {} to {}; there "
+                      "is no link; run the same adverb on both sides",
+                      host, ack.speaks.oldest, ack.speaks.newest, wire::version_oldest,
+                      wire::version);
     answer = Answer::wrong_version;
     return "the peer's adverb speaks another version of links";
   }

@@ -198,8 +198,8 @@ void Seeker::on_prove_ack(const std::shared_ptr<Link>& link, const wire::ProveAc
     world_.counters.count(Counter::auth_failures);
     link->who->count(Peer::Number::auth_failures);
     if (world_.log.every("proof", 10))
-      world_.log.warn("who answers for {} could not prove to be the other end of a queue pair; "
-                      "nothing is sent there",
+      world_.log.warn("the process that answers for {} could not prove to be the other end of a "
+                      "queue pair; nothing is sent there",
                       link->host);
   }
   if (answer == Answer::ok) {

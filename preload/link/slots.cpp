@@ -38,8 +38,9 @@ int Slots::make(Page& page, SlotKind kind, const Held& /*held*/) {
     const int rc = provider::failure();
     munmap(memory, slot_page);
     if (world_.log.every("no-slots", 60))
-      world_.log.warn("the device does not register the memory by which queue pairs are proven to "
-                      "be a process's own (errno {}); what has to be proven is refused",
+      world_.log.warn("the device does not register the memory by which peers prove their queue "
+                      "pairs (errno {}); peers that have to prove one are refused; raise "
+                      "RLIMIT_MEMLOCK, and see `adverb doctor --peer`",
                       rc);
     return rc;
   }

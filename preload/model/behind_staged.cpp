@@ -84,8 +84,8 @@ BehindStaged::BehindStaged(const ReceiveQueue& queue, const ibv_recv_wr& wr)
     error_ = ENOMEM;
     if (world_.log.every("receive-between", 10))
       world_.log.error("a receive cannot be posted: an earlier message is still to be copied to "
-                       "the same memory, which a receive of another queue pair may fill before; "
-                       "poll first, or do not post receives of several queue pairs that overlap");
+                       "the same memory, and a receive of another queue pair may fill it first; "
+                       "poll first, or post no receives of several queue pairs that overlap");
     return;
   }
   memory::Range all{UINTPTR_MAX, 0};

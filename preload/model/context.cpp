@@ -73,9 +73,9 @@ void Context::measure_critical_size(ibv_pd* pd) {
   if (!size)
     return;
   regions_.copy_up_to(size->resident);
-  world_.log.debug(
-      "{}: to register takes as long as to copy {} bytes that are in memory, {} that are not",
-      device_, size->resident, size->absent);
+  world_.log.debug("{}: registering memory takes as long as copying {} bytes that are in memory, "
+                   "or {} that are not",
+                   device_, size->resident, size->absent);
 }
 
 // Whoever still holds the Pd for a moment (a timer that finds its queue pair gone) does not keep
@@ -153,18 +153,15 @@ void Context::close() {
 
 int Context::pin_from_now_on(std::string_view what) {
   if (regions_.any_virtual()) {
-    world_.log.error(
-        "{}: {} is refused: adverb does not manage such, and regions of this program that "
-        "it would use are not pinned; have the policy pin them (\"register\": "
-        "\"pinned\")",
-        device_, what);
+    world_.log.error("{}: {} is refused: adverb does not manage it, and regions of this program "
+                     "are not pinned; have the policy pin them (\"register\": \"pinned\")",
+                     device_, what);
     return EOPNOTSUPP;
   }
   if (!pins_all_.exchange(true) && world_.policy().may_unpin(device_))
-    world_.log.warn(
-        "{}: the program makes {}, which adverb does not manage; what it registers from "
-        "now on is pinned",
-        device_, what);
+    world_.log.warn("{}: the program makes {}, which adverb does not manage; regions that are "
+                    "registered from now on are pinned",
+                    device_, what);
   return 0;
 }
 

@@ -106,7 +106,9 @@ bool Kick::fire(Kind kind) {
     rc = ops.post_send(qp, &wr, &bad);
   if (rc != 0) {
     if (world_.log.every("kick", 10))
-      world_.log.error("cannot wake a sleeping completion channel: errno {}", rc);
+      world_.log.error("cannot wake a sleeping completion channel: errno {}; the program sleeps "
+                       "until its next completion",
+                       rc);
     return false;
   }
   outstanding = solicited ? 2 : 1;

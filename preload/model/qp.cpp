@@ -362,8 +362,8 @@ void Qp::ask_peer() {
 // RNIC raises no event for it here.
 void Qp::warn_of_stock_peer(World& world, uint32_t qpn, const std::string& reason) {
   if (world.log.every("stock-peer", 5))
-    world.log.warn("no adverb was found at the peer of queue pair {} ({}): its remote access to "
-                   "this process's unpinned regions fails with a remote access error; run it "
+    world.log.warn("no adverb was found at the peer of queue pair {} ({}): the peer's access to "
+                   "this process's unpinned regions fails with a remote access error; run the peer "
                    "under adverb, or pin regions with remote rights by policy",
                    qpn, reason);
 }

@@ -275,8 +275,8 @@ void Qp::try_proof_later(std::chrono::milliseconds delay) {
 // detaches from what is returned.
 std::shared_ptr<transfer::Initiator> Qp::give_proof_up() {
   if (world().log.every("unproven", 5))
-    world().log.warn("queue pair {} could not be proven to its peer, or the peer to it; the peer's "
-                     "unpinned regions cannot be reached",
+    world().log.warn("queue pair {} and its peer could not prove themselves to each other; the "
+                     "peer's unpinned regions cannot be reached; the peer's log may say why",
                      qpn_);
   peer_ = Peer::stock;
   forget_proof(false);

@@ -59,8 +59,8 @@ int ReceiveQueue::prepare(ibv_recv_wr& wr, registration::Behind behind) {
                                                        number_, sges[i], holds(index)[i]);
     // The provider meets the reserved key when a message arrives, and says so then.
     if (rc == EFAULT && world().log.every("receive-unmapped", 10))
-      world().log.error("a receive of {} bytes lies in memory that is not mapped, or cannot be "
-                        "written to: the message that comes there fails",
+      world().log.error("a receive of {} bytes lies in memory that is not mapped or cannot be "
+                        "written: a message that arrives there fails",
                         sges[i].length);
     if (rc != ENOMEM && rc != EBUSY)
       continue;
@@ -87,14 +87,13 @@ int ReceiveQueue::prepare(ibv_recv_wr& wr, registration::Behind behind) {
 void ReceiveQueue::tell_no_room(uint32_t bytes, registration::Behind behind) const {
   if (behind == registration::Behind::staged) {
     if (world().log.every("receive-behind", 10))
-      world().log.error(
-          "a receive of {} bytes cannot be posted: an earlier message is still to be "
-          "copied to the same memory, and \"staging\" has no room for this one behind "
-          "it; raise that, or do not post receives that overlap",
-          bytes);
+      world().log.error("a receive of {} bytes cannot be posted: an earlier message is still to be "
+                        "copied to the same memory, and staging has no room for this one; raise "
+                        "\"staging\" in the policy, or post no receives that overlap",
+                        bytes);
   } else if (world().log.every("receive-window", 10))
-    world().log.error("a receive of {} bytes cannot be backed: registering its window failed; "
-                      "raise RLIMIT_MEMLOCK or post smaller receives",
+    world().log.error("a window for a receive of {} bytes cannot be registered; raise "
+                      "RLIMIT_MEMLOCK, or post smaller receives",
                       bytes);
 }
 
@@ -166,9 +165,10 @@ std::optional<uint64_t> ReceiveQueue::complete(ibv_wc& wc, Receipts& receipts) {
       // have found out before it acknowledged.
       wc.status = IBV_WC_LOC_PROT_ERR;
       if (world().log.every("receive-gone", 1))
-        world().log.error("a received message of {} bytes met a buffer that the program has "
-                          "deregistered, unmapped or protected; its completion says so",
-                          wc.byte_len);
+        world().log.error(
+            "a received message of {} bytes cannot be copied to its buffer, which the program has "
+            "deregistered, unmapped or protected; the receive completes in error",
+            wc.byte_len);
     }
   }
   free_slot(index);

@@ -19,7 +19,9 @@ public:
   template <typename F> void resolve(F& into, const char* name, const char* node, Need need) {
     into = reinterpret_cast<F>(find(name, node));
     if (into == nullptr && need == required)
-      log_.error("{}@{} is not in the installed libibverbs; calls to it will fail", name, node);
+      log_.error("{}@{} is not in the installed libibverbs; calls to it will fail; install a newer "
+                 "rdma-core",
+                 name, node);
   }
 
 private:

@@ -36,7 +36,7 @@ int Grants::lend(Region& region, uint64_t address, uint64_t length, unsigned acc
   if (const int rc = make(region, from, to, access, false, made); rc != 0) {
     if (world_.log.every("grant", 10))
       world_.log.warn("cannot register {} bytes for a peer's operation: errno {}; raise "
-                      "RLIMIT_MEMLOCK or pin the region by policy",
+                      "RLIMIT_MEMLOCK, or pin the region by policy",
                       to - from, rc);
     return rc;
   }

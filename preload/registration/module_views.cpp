@@ -192,7 +192,8 @@ private:
   static int refused(std::string& why) {
     const int error = errno;
     if (error == EDQUOT)
-      why = "this user has as many regions or tables of adverb.ko as it may (adverb stat tells)";
+      why = "this user has reached its limit of regions or tables of adverb.ko (see `adverb stat "
+            "--all`)";
     else if (error == ENOMEM)
       why = "adverb.ko's tables are charged to RLIMIT_MEMLOCK, which is used up; raise it";
     return error;

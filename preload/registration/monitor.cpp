@@ -110,14 +110,14 @@ memory::Monitor& World::monitor() {
     const memory::MonitorHooks hooks{
         [this](int fd) { service.own_fd(fd); },
         [this](const std::string& why) {
-          log.info("changes of mappings cannot be heard of ({}): what is registered for a request "
-                   "ends with it, which costs time",
+          log.info("changes of mappings cannot be observed ({}): windows end with their request, "
+                   "which costs time",
                    why);
         },
         [this](memory::Stripes where) { before_change(*this, where); },
         [this](memory::Stripes where) { after_change(*this, where); }};
     if (auto module = memory::ModuleMonitor::open(hooks, policy().recall_wait())) {
-      log.debug("changes of mappings are heard of by adverb.ko");
+      log.debug("adverb.ko observes changes of mappings");
       return std::shared_ptr<memory::Monitor>(std::move(module));
     }
     return std::shared_ptr<memory::Monitor>(std::make_shared<memory::UserfaultMonitor>(hooks));

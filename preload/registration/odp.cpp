@@ -85,8 +85,8 @@ public:
     if (live == 0)
       return;
     if (const std::string_view why = unserved(device(context)); !why.empty())
-      world_.log.warn("{}: {}; what is registered from now on is pinned, and what is posted to it "
-                      "must not name the {} regions that stand",
+      world_.log.warn("{}: {}; regions that are registered from now on are pinned; requests to "
+                      "that queue pair must not name the {} regions that exist already",
                       context->device->name, why, live);
   }
 

@@ -400,9 +400,9 @@ bool Regions::deliver(const ibv_pd* pd, const Hold& hold, size_t bytes) const no
     return false;
   if (hold.staged_receive() && overlaps_.any() && overlaps_.meet(*region, hold.address, bytes) &&
       world_.log.every("receive-overlaps", 10)) [[unlikely]]
-    world_.log.warn("a received message of {} bytes is copied to memory that has been registered "
-                    "pinned since its receive was posted, or holds another that is: what a peer's "
-                    "device wrote there meanwhile is lost; register before you post",
+    world_.log.warn("a received message of {} bytes is copied to memory that another, pinned "
+                    "region shares since the receive was posted; bytes that a peer's device wrote "
+                    "there meanwhile are lost; register memory before you post receives",
                     bytes);
   return region->backend->deliver(*region, hold, bytes);
 }

@@ -219,8 +219,8 @@ void Views::failed(ImageOfRegion& image, int error, const std::string& why) {
   const char* const device = image.image.pd->context->device->name;
   const std::string words = why.empty() ? strerror(error) : why;
   if (refused_ ? world_.log.once(std::string("views ") + device) : world_.log.every("views", 60))
-    world_.log.warn("{}: peers cannot read memory that is not pinned by themselves: {}; it is "
-                    "leased, or carried by this process, instead",
+    world_.log.warn("{}: the devices of peers cannot read unpinned memory through adverb.ko: {}; "
+                    "the memory is leased to peers, or this process carries their READs",
                     device, words);
 }
 

@@ -129,7 +129,7 @@ void Relay::have_watched() {
 void Relay::log_no_threads() {
   if (world_.log.every("no threads", 60))
     world_.log.warn("no more threads can be had: while a page of this program's memory is slow to "
-                    "come, adverb serves nothing else");
+                    "come, adverb serves nothing else; raise RLIMIT_NPROC");
 }
 
 void Relay::watch() {

@@ -153,8 +153,8 @@ void Elements::look_at(const Request& r,
 
 void Elements::log_unbacked(uint32_t bytes) {
   if (world_.log.every("send-window", 10))
-    world_.log.error("a request of {} bytes cannot be backed: registering its window failed; "
-                     "raise RLIMIT_MEMLOCK or send less at a time",
+    world_.log.error("a window for a request of {} bytes cannot be registered; raise "
+                     "RLIMIT_MEMLOCK, or send less at a time",
                      bytes);
 }
 

@@ -33,18 +33,16 @@ namespace {
 constexpr const char* usage =
     "usage: adverb broker [OPTION]...\n"
     "Serves the link port for the programs of all users of this host, until it is interrupted.\n"
-    "Needed only where several users run programs under adverb at once: of a single user's "
-    "programs\n"
-    "the first serves the port for the others. Start this before them, or have systemd start it\n"
-    "(adverb-broker.socket).\n"
-    "Must run as root, in the network namespace of the device, or be given its sockets by who is\n"
-    "root, as systemd does.\n\n"
+    "It is needed only if several users run programs under adverb at once: the first program of a\n"
+    "single user serves the port for the others. Start the broker before the programs, or have\n"
+    "systemd start it (adverb-broker.socket). It runs as root, in the network namespace of the\n"
+    "device, or gets its sockets from a process of root, such as systemd.\n\n"
     "  --port NUMBER     instead of link.port of the policy\n"
     "  --user            for programs of this user alone; needs no root\n"
     "  --log FILE        write warnings there (%p: the process) and not to stderr\n"
     "  --log-level LEVEL error, warn (the default), info or debug\n"
     "  --syslog          write warnings to the system's log and not to stderr\n"
-    "  --unused SECONDS  end when there has been no program for so long\n"
+    "  --unused SECONDS  end when there has been no program for this long\n"
     "  --help            this text\n";
 
 struct Options {
@@ -124,7 +122,7 @@ std::optional<int> parse(int argc, char** argv, Options& options) {
     switch (letter) {
     case 'p':
       if (!number(optarg, 65535, value)) {
-        fprintf(stderr, "adverb broker: --port: \"%s\" is no number from 1 to 65535\n", optarg);
+        fprintf(stderr, "adverb broker: --port: \"%s\" is not a number from 1 to 65535\n", optarg);
         return status_usage;
       }
       options.port = static_cast<uint16_t>(value);
@@ -134,7 +132,8 @@ std::optional<int> parse(int argc, char** argv, Options& options) {
       break;
     case 's':
       if (!number(optarg, 86400, value)) {
-        fprintf(stderr, "adverb broker: --unused: \"%s\" is no number of seconds from 1 to 86400\n",
+        fprintf(stderr,
+                "adverb broker: --unused: \"%s\" is not a number of seconds from 1 to 86400\n",
                 optarg);
         return status_usage;
       }
@@ -146,7 +145,7 @@ std::optional<int> parse(int argc, char** argv, Options& options) {
     case 'v':
       if (!observe::parse_log_level(optarg, options.level)) {
         fprintf(stderr,
-                "adverb broker: --log-level: \"%s\" is no level; use off, error, warn, info or "
+                "adverb broker: --log-level: \"%s\" is not a level; use off, error, warn, info or "
                 "debug\n",
                 optarg);
         return status_usage;
@@ -187,7 +186,7 @@ std::optional<int> inherit(Sockets& sockets) {
     socklen_t bytes = sizeof family;
     if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &bytes) != 0 ||
         getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) != 0 || listens == 0) {
-      fprintf(stderr, "adverb broker: descriptor %d is no socket that listens\n", fd);
+      fprintf(stderr, "adverb broker: descriptor %d is not a listening socket\n", fd);
       return status_usage;
     }
     int& which = family == AF_UNIX ? sockets.members : sockets.peers;

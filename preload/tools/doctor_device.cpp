@@ -90,8 +90,8 @@ void check_critical_size(Report& report, const std::string& what, ibv_context* c
                        "raise RLIMIT_MEMLOCK (`ulimit -l`)");
   registration::keep_critical_size(observe::own_directories(), ibv_get_device_name(context->device),
                                    *size);
-  report.ok(what, fmt::format("to register memory takes as long as to copy {} KiB that are in "
-                              "memory, {} KiB that are not; a rule's copy_below overrides that",
+  report.ok(what, fmt::format("registering memory takes as long as copying {} KiB that are in "
+                              "memory, or {} KiB that are not; a rule's copy_below overrides that",
                               size->resident >> 10, size->absent >> 10));
 }
 

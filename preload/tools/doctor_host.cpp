@@ -88,8 +88,9 @@ void check_environment(Report& report) {
   if (preload == nullptr || *preload == '\0')
     report.ok("LD_PRELOAD", "not set; `adverb run` sets it for the program");
   else if (std::string_view(preload).find("libadverb") != std::string_view::npos)
-    report.warn("LD_PRELOAD", fmt::format("already has libadverb.so: {}", preload),
-                "unset it and use `adverb run`, else every program of this shell is preloaded");
+    report.warn(
+        "LD_PRELOAD", fmt::format("already has libadverb.so: {}", preload),
+        "unset it and use `adverb run`; otherwise every program of this shell is preloaded");
   else
     report.ok("LD_PRELOAD",
               fmt::format("has {}; `adverb run` adds libadverb.so behind it", preload));

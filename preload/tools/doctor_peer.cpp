@@ -82,8 +82,8 @@ Finding judge_banner(uint16_t port, LinkPort& there) {
     return fail(fmt::format("port {} is served by something that is not adverb", port),
                 "give link.port a number that nothing else uses, the same on all hosts");
   default:
-    return fail(fmt::format("port {} is served, but whoever does it says nothing for {} s: it is "
-                            "not adverb, or its process is stopped",
+    return fail(fmt::format("port {} is served, but its process says nothing for {} s: it is not "
+                            "adverb, or it is stopped",
                             port, LinkPort::answer_due.count() / 1000),
                 "see there whose port it is: ss -Hltnp 'sport = :PORT'");
   }
@@ -132,8 +132,8 @@ private:
           fmt::format("the way there begins at {}, which is a GID of no RDMA device of this "
                       "host",
                       link::to_text(from)),
-          "name the peer by its address in the RDMA network (`rdma link` has this host's "
-          "devices); of InfiniBand, where link.peers names it, nothing more can be seen");
+          "name the peer by its address in the RDMA network (`rdma link` lists this host's "
+          "devices); for an InfiniBand peer that link.peers names, no more can be checked");
     const std::string where = fmt::format(
         "{} port {}, GID index {} ({}{}), {}", path_->device, path_->port, path_->gid_index,
         link::to_text(from), path_->gid_type.empty() ? "" : ", " + path_->gid_type, path_->state);
@@ -157,7 +157,7 @@ private:
     if (there_.took() > link_.hello_timeout)
       return warn(fmt::format("connecting to port {} took {} ms and link.hello_timeout is {} ms",
                               port_, there_.took().count(), link_.hello_timeout.count()),
-                  "raise link.hello_timeout, else it may count as a stock peer");
+                  "raise link.hello_timeout; otherwise it may count as a stock peer");
     return ok(fmt::format("port {}, connected in {} ms", port_, there_.took().count()));
   }
 
@@ -173,7 +173,7 @@ private:
     case Said::other_version:
       return other_version(there_);
     case Said::nonsense:
-      return fail("a hello is answered by something that is none of its answers",
+      return fail("the answer to a hello is not a message of adverb",
                   "run the same adverb on both sides");
     case Said::closed:
       return fail("the connection is closed without an answer to a hello",
@@ -192,9 +192,10 @@ private:
       return ok(fmt::format("answered in {} ms: no such queue pair, as there is none of that number"
                             "{}",
                             took,
-                            link_.key.empty() ? ""
-                                              : "; who owns one shows the key of link.key_file, "
-                                                "so whether they have it is not known yet"));
+                            link_.key.empty()
+                                ? ""
+                                : "; only the owner of a queue pair shows the key of "
+                                  "link.key_file, so the key there is not known yet"));
     case Answer::ok:
       return judge_key(ack);
     case Answer::wrong_version:
@@ -228,12 +229,11 @@ private:
       return {
           Check::Level::not_reached, "not reached: no RDMA device of this host is on the path", {}};
     if (const int error = here_.register_slots(path_->device); error != 0)
-      return fail(
-          fmt::format("{} does not register memory at the address that queue pairs are "
-                      "proven by ({}): peers that have to prove theirs are refused",
-                      path_->device, std::strerror(error)),
-          "raise the limit of locked memory if that is short (ulimit -l); else have regions "
-          "that other hosts reach pinned by the policy");
+      return fail(fmt::format("{} does not register memory at the address that queue pairs are "
+                              "proven by ({}): peers that have to prove theirs are refused",
+                              path_->device, std::strerror(error)),
+                  "raise the limit of locked memory if it is low (ulimit -l); otherwise let the "
+                  "policy pin the regions that other hosts reach");
     return ok(fmt::format("{} registers memory at the address that queue pairs are proven by",
                           path_->device));
   }
@@ -243,15 +243,14 @@ private:
       return {Check::Level::not_reached, "not reached", {}};
     const bool own = link::is_own(peer_.address);
     if (own && link::may_vouch(link_))
-      return ok(
-          "links would be of level vouched with processes of this user or root, as it is this "
-          "host; of level host with others");
+      return ok("links would be of level vouched with processes of this user or root, because it "
+                "is this host; of level host with others");
     if (!link_.key.empty())
       return ok(
           "links would be of level key, if it is the same there: the peer has the key and can "
           "use the queue pair");
-    return ok("links would be of level host: the peer is whoever can use the queue pair on its "
-              "host; link.key_file demands a key besides");
+    return ok("links would be of level host: the peer is any process that can use the queue pair "
+              "on its host; link.key_file demands a key as well");
   }
 
   // Numbers have 24 bits, and the last one is what multicast is sent to.
@@ -303,9 +302,10 @@ void check_broker(Report& report, const policy::LinkSettings& link) {
     const Finding said = judge_banner(link.port, there);
     report.add(said.level, "broker", said.finding, said.remedy);
   } else if (error == ECONNREFUSED) {
-    report.ok("broker", fmt::format("port {} of this host is free; the first adverb program of a "
-                                    "user has it served, across users `adverb broker` must",
-                                    link.port));
+    report.ok("broker",
+              fmt::format("port {} of this host is free; the first adverb program of a user serves "
+                          "it, and programs of several users need `adverb broker`",
+                          link.port));
   } else {
     report.fail("broker", fmt::format("port {} of this host: {}", link.port, std::strerror(error)),
                 "look for packet filters on the loopback device");
@@ -316,12 +316,10 @@ void check_peer(Report& report, const policy::LinkSettings& link, const PeerAddr
                 const ThisHost& here) {
   Walk(report, link, peer, here).go();
   if (link.key.empty() && !link.allow.empty() && !link.allowed(peer.address))
-    report.warn(
-        fmt::format("peer {}", peer.text),
-        "link.allow does not hold this address, so that its programs cannot link to "
-        "ours",
-        "add it to link.allow, or leave link.allow out: who links has to prove that a queue "
-        "pair is its own, wherever it is");
+    report.warn(fmt::format("peer {}", peer.text),
+                "link.allow does not hold this address, so its programs cannot link to this host's",
+                "add it to link.allow, or leave link.allow out: in any case a peer has to prove "
+                "that a queue pair is its own");
 }
 
 } // namespace adverb::tools

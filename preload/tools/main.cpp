@@ -22,7 +22,7 @@ constexpr Command commands[] = {
 
 void print_help(FILE* out) {
   fputs("usage: adverb COMMAND [ARGUMENT]...\n"
-        "Changes how RDMA verbs work in programs that are not recompiled.\n\n",
+        "Changes how RDMA verbs work in unmodified programs.\n\n",
         out);
   for (const Command& command : commands)
     fprintf(out, "  %-8.*s %.*s\n", static_cast<int>(command.name.size()), command.name.data(),

@@ -13,25 +13,30 @@ HEAD = r""".\" SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 .\" Made by manpage.py from the policy's schema.
 .TH ADVERB\-POLICY 5 "" adverb "File Formats"
 .SH NAME
-adverb\-policy \- what adverb changes, and for whom
+adverb\-policy \- what adverb changes, and for which programs
 .SH DESCRIPTION
 A policy is a JSON object in a file of its own.
-A program gets the one that
+A program gets the first of these that there is:
+.IP \(bu 2
+the policy that
 .B ADVERB_POLICY
-names (a path, or the name of a profile), else
-.IR $XDG_CONFIG_HOME/adverb/policy.json ,
-else
-.IR /etc/adverb/policy.json ,
-else the default that is built into adverb.
+names, by a path or by the name of a profile;
+.IP \(bu 2
+.IR $XDG_CONFIG_HOME/adverb/policy.json ;
+.IP \(bu 2
+.IR /etc/adverb/policy.json ;
+.IP \(bu 2
+the default that is built into adverb.
+.PP
 Policies are not merged.
 .PP
-The file must belong to root or to the user and be writable by nobody else.
-A key that adverb does not know, a key given twice and a rule that can never fire are errors;
+The file must belong to root or to the user, and nobody else may be able to write it.
+A key that adverb does not know, a key given twice and a rule that can never fire are errors.
 .B adverb policy check
 reports all of them.
-With an error
+If the policy has an error,
 .B adverb run
-starts nothing, and a program that runs already is passed through unchanged.
+starts nothing, and adverb changes nothing in a program that is started otherwise.
 .PP
 Sizes are strings such as "64KiB", with B, KiB, MiB, GiB or TiB.
 Address ranges are written "10.0.0.0/8" or "fe80::/10".
@@ -43,11 +48,11 @@ Every object may hold a
 
 TAIL_RULES = r"""Rules are tried from first to last.
 For each action, the first rule that matches and sets it decides.
-Without such a rule regions are pinned, peers are asked and order is strict.
+Without such a rule, regions are pinned, peers are asked and order is strict.
 """
 
 TAIL = r""".SH EXAMPLE
-Regions of a database are not pinned unless they are small; the rest of the host is left alone:
+This policy pins only the small regions of a database, and leaves the rest of the host alone:
 .PP
 .RS
 .EX

@@ -23,8 +23,7 @@ constexpr const char* usage =
     "                             [--] PROGRAM [ARGUMENT]...\n"
     "       adverb policy list\n"
     "       adverb policy show [NAME | default | schema]\n\n"
-    "  check    report every error of the files; exit status 1 if there is one; warn of what is\n"
-    "           valid and lets everybody in\n"
+    "  check    report every error of the files; exit status 1 if there is one\n"
     "  explain  say which policy PROGRAM gets and what it means for its regions and queue pairs\n"
     "  list     the profiles that adverb brings along\n"
     "  show     the text of a profile, to start a policy of your own from\n";
@@ -106,7 +105,8 @@ int explain(int argc, char** argv) {
 
 int list(int argc, char** argv) {
   if (argc > 1) {
-    fprintf(stderr, "adverb policy list: %s is too much\n", policy::in_quotes(argv[1]).c_str());
+    fprintf(stderr, "adverb policy list: unexpected argument %s\n",
+            policy::in_quotes(argv[1]).c_str());
     return status_usage;
   }
   for (std::string_view name : policy::profile_names()) {

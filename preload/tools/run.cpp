@@ -23,10 +23,10 @@ constexpr const char* usage =
     "Runs a program with libadverb.so preloaded.\n\n"
     "  --profile NAME  use this profile of adverb (adverb policy list)\n"
     "  --policy FILE   use this policy file\n"
-    "  --log LEVEL     write messages from debug, info, warn or error on; off for none\n"
+    "  --log LEVEL     write messages of this level on: debug, info, warn, error; off: none\n"
     "  --no-children   leave the programs that PROGRAM starts alone\n"
-    "  --dry-run       say what would be done and do not do it\n"
-    "  --quiet         no note when there may be nothing to intercept\n"
+    "  --dry-run       print what would be done, and do nothing\n"
+    "  --quiet         print no note if there may be nothing to intercept\n"
     "  --help          this text\n\n"
     "Exit status: that of PROGRAM; 2 if adverb was called wrongly or its policy has errors,\n"
     "126 if PROGRAM cannot be run under adverb, 127 if it is not found.\n";

@@ -200,10 +200,10 @@ void Lessor::give_up(memory::Stripes where) {
     return;
   late_until_ = world_.clock.now() + late_pause;
   if (world_.log.every("recall-overdue", 10))
-    world_.log.warn(
-        "a peer has not given back {} leases in time: what waits for them goes on, and what the "
-        "peer has under way meets the pages of before",
-        late);
+    world_.log.warn("a peer has not given back {} leases in time: the calls that waited for them "
+                    "go on, and the peer's requests under way reach the old pages; a longer "
+                    "\"recall_wait\" in the policy gives peers more time",
+                    late);
 }
 
 std::shared_ptr<LeftLeases> Lessor::close() {

@@ -290,7 +290,7 @@ void MessageLane::cut(uint64_t from) {
 void log_refused(World& world, const Request& r, Status status) {
   if (world.log.every("remote-refused", 1))
     world.log.warn("the peer refused an operation of {} bytes on its unpinned region ({}); the "
-                   "device reports it",
+                   "request completes with the device's error",
                    r.length,
                    status == Status::fault ? "memory unmapped or protected"
                                            : "key, bounds, rights or queue pair state");

@@ -91,8 +91,8 @@ const HandlerRow& Responder::row_of(const RequestHeader& header) const {
     return *row;
   const HandlerRow* row = handlers_->find(header.kind);
   if (world_.log.every("unsupported-request", 10))
-    world_.log.warn("a peer asked for {} {} (version {}), which this adverb does not know; it "
-                    "runs a newer one",
+    world_.log.warn("a peer asked for {} {} (version {}), which this adverb does not know; the "
+                    "peer runs a newer adverb",
                     row != nullptr ? row->name : "request kind", header.kind, header.version);
   return unsupported_row;
 }

@@ -69,8 +69,8 @@ void ToldKeys::hold(std::shared_ptr<Key> key) {
   assert(channel_->progress().lock().held());
   if (overdue()) {
     if (world_.log.every("key-ends", 10))
-      world_.log.warn("a peer is cut off: it asks of ever more keys, and has not taken note for "
-                      "60 s that keys of regions it used have ended");
+      world_.log.warn("a peer is cut off: it asks for ever more keys, and for 60 s has not "
+                      "acknowledged that keys of ended regions are void");
     channel_->close();
   }
   ends_.watch(*key, shared_from_this());

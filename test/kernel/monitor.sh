@@ -23,7 +23,7 @@ ADVERB_STATS_FILE=$scratch/remapped.stat ADVERB_POLICY=$scratch/elastic.json ADV
   adverb run -- "$ADVERB_BUILD/test/remapped/remapped" "${REMAPPED_SECONDS:-25}" > "$scratch/remapped"
 sed -n "s/^# /# /p" "$scratch/remapped"
 echo "# $(count remapped posts_leased) requests leased, $(count remapped recalls) leases called back, $(count remapped uses_at_recall) requests under way then, $(count remapped recalls_overdue) overdue"
-if ! grep -q 'heard of by adverb.ko' "$scratch/log"; then
+if ! grep -q 'adverb.ko observes changes of mappings' "$scratch/log"; then
   echo "not ok - $name: another monitor was chosen"
 elif ! grep -q '^ok - what' "$scratch/remapped" || grep -q '^not ok' "$scratch/remapped"; then
   echo "not ok - $name: $(tail -n 1 "$scratch/remapped")"

@@ -221,7 +221,7 @@ TEST_CASE("with a queue pair of a type that the device does not page for, all la
     ibv_mr* mr = f.add("odp");
     f.regions.meet(&f.device.context, IBV_QPT_UD);
     f.regions.meet(&f.device.context, IBV_QPT_UD);
-    CHECK(f.said("must not name the 1 regions that stand") == 1);
+    CHECK(f.said("must not name the 1 regions that exist already") == 1);
     CHECK(f.regions.remove(mr).rc == 0);
     f.regions.meet(&f.device.context, IBV_QPT_UC);
     CHECK(f.said("must not name") == 1);
