@@ -164,7 +164,7 @@ LEFT_OUT = {
 }
 
 FAILS = "A false owner on the peer's host can have a queue pair fail whose program asks for virtual memory there"
-DELAYS = "Who holds `link.port` on a peer's host before adverb does can delay first requests"
+DELAYS = "A program that holds `link.port` on a peer's host before adverb does can delay first requests"
 # What comes of these where the liar is beside the owner is no failure: threats.md says that it cannot be helped.
 DOCUMENTED = {
     "who holds the port and says nothing is a stranger": (DELAYS, FAILS),
