@@ -69,7 +69,10 @@ This policy pins only the small regions of a database, and leaves the rest of th
 .EE
 .RE
 .SH SEE ALSO
-.BR adverb (1)
+.BR adverb (1),
+.BR adverb\-differences (7),
+.BR adverb\-limits (7),
+.BR adverb\-security (7)
 """
 
 
