@@ -9,6 +9,7 @@
 #include <csignal>
 #include <fcntl.h>
 #include <memory>
+#include <pthread.h>
 #include <sched.h>
 #include <string>
 #include <string_view>
@@ -44,10 +45,10 @@ void close_unknown(const std::vector<int>& kept, bool by_range) {
       close(fd);
 }
 
-// How many numbers below a hundred are in use; some open for an instant only are not counted, as a
-// library's threads may read a file meanwhile.
+// How many numbers below a hundred are in use at each of many looks: a library's threads may have a
+// file open for an instant, however long that takes on a busy machine.
 unsigned low_numbers() {
-  constexpr int looks = 50;
+  constexpr int looks = 2000;
   std::array<unsigned, 100> seen{};
   for (int look = 0; look < looks; ++look) {
     for (int fd = 0; fd < static_cast<int>(seen.size()); ++fd)
@@ -84,6 +85,24 @@ int status_of(pid_t child) {
   if (child == 0)
     _exit(cannot_close());
   return status_of(child);
+}
+
+// A number that some library has, if one has: the program knows of none from here on.
+int number_of_others() {
+  for (int fd = 512; fd < 4096; ++fd)
+    if (fcntl(fd, F_GETFD) >= 0)
+      return fd;
+  return 512;
+}
+
+// Ends in close(2), a cancellation point, whosever number it closes.
+void* close_one(void* given) {
+  int state = 0;
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+  pthread_cancel(pthread_self());
+  pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &state);
+  close(*static_cast<int*>(given));
+  return nullptr;
 }
 
 } // namespace
@@ -165,4 +184,17 @@ void own_stderr() {
   struct stat now{};
   must(fstat(fd, &now) == 0, "fstat");
   printf("the program's file has %ld bytes\n", static_cast<long>(now.st_size));
+}
+
+void close_cancelled() {
+  const Device device;
+  Ends ends(device.context, {});
+  requests(ends, 5);
+  int fd = number_of_others();
+  pthread_t thread{};
+  must(pthread_create(&thread, nullptr, close_one, &fd) == 0, "pthread_create");
+  void* result = nullptr;
+  must(pthread_join(thread, &result) == 0, "pthread_join");
+  requests(ends, 5);
+  printf("close() %s\n", result == PTHREAD_CANCELED ? "is a cancellation point" : "returns");
 }

@@ -334,6 +334,7 @@ int main(int argc, char** argv) {
       {"contexts", contexts},
       {"numbers", numbers},
       {"closed_first", closed_first},
+      {"close_cancelled", close_cancelled},
       {"stderr", own_stderr},
       {"stack", stack},
       {"cancelled", cancelled},

@@ -22,3 +22,4 @@ void contexts();
 void children();
 void closed_first();
 void own_stderr();
+void close_cancelled();

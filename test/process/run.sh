@@ -43,7 +43,7 @@ compare() {
 }
 
 for case in pointers_early pointers_late pointers_stay mremap threads reaper descriptors descriptors_by_range \
-  children numbers contexts closed_first stderr cancelled; do
+  children numbers contexts closed_first close_cancelled stderr cancelled; do
   stock=$(under stock "$program" "$case")
   for policy in unpinned default; do
     # under a pipe the counters would be a subshell's
