@@ -1,10 +1,10 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 # gate: yes
-"""usage: prose.py [PAGE]...: pages are plain English (preload/README.md, "How pages are written"): in each, sentences have
-20 words in the mean, at most one in 20 has more than 35, and none begins with Who, Whoever or What. Tables, code and
-headings are no sentences; an item of a list ends one. Without pages: README files, manual pages and protocols of the
-repository."""
+"""usage: prose.py [PAGE]...: pages are plain English (preload/README.md, "How pages are written"): in each, sentences
+have 20 words in the mean, at most one in 20 has more than 35, and none begins with Who, Whoever or What. Tables, code
+and headings are no sentences; an item of a list ends one. Without pages: README files, manual pages and protocols of
+the repository."""
 
 import re
 import subprocess
@@ -20,14 +20,14 @@ def markdown(text):
     text = re.sub(r"^```.*?^```", "\n", text, flags=re.S | re.M)
     paragraph = []
     for line in [*text.splitlines(), ""]:
-        skipped = re.match(r"\s*$|#|\||    |\t", line)
         item = re.match(r"\s*(?:[-*]|\d+\.)\s+", line)
+        # Indented lines are code, unless they go on with a paragraph or an item.
+        skipped = re.match(r"\s*$|#|\|", line) or (not paragraph and not item and re.match(r"    |\t", line))
         if (skipped or item) and paragraph:
             yield " ".join(paragraph)
             paragraph = []
-        if not skipped or (line.startswith("  ") and item):
+        if not skipped:
             paragraph.append(re.sub(r"^\s*(?:[-*]|\d+\.)\s+", "", line).strip())
-
 
 
 def manual(text):
