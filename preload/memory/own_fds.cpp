@@ -5,6 +5,7 @@
 #include <bit>
 #include <cerrno>
 #include <fcntl.h>
+#include <linux/kcmp.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -15,7 +16,8 @@ namespace {
 constexpr size_t word_bits = 64;
 constinit std::array<std::atomic<uint64_t>, known_max / word_bits> owned{};
 // Whose numbers these are. A child of vfork(2), _Fork(3) or clone(2) has the same memory, or a
-// copy, and a table of its own, where the same numbers are its to close.
+// copy, and a table of its own, where the same numbers are its to close. With CLONE_FILES the table
+// is the parent's, too, and so are the numbers.
 constinit std::atomic<pid_t> owner{0};
 
 // Where adverb's begin: high in a small table of descriptors, and low enough to need no larger one.
@@ -29,8 +31,16 @@ uint64_t bit_of(size_t fd) noexcept {
   return uint64_t{1} << (fd % word_bits);
 }
 
+// kcmp(2) is asked in children alone. Where it may not be called the table counts as the child's.
 bool are_ours() noexcept {
-  return owner.load(std::memory_order_relaxed) == getpid();
+  const pid_t whose = owner.load(std::memory_order_relaxed);
+  const pid_t here = getpid();
+  if (whose == here || whose == 0)
+    return whose == here;
+  const int saved = errno;
+  const bool shared = syscall(SYS_kcmp, whose, here, KCMP_FILES, 0, 0) == 0;
+  errno = saved;
+  return shared;
 }
 
 // Past the hook, which would refuse.
@@ -42,7 +52,8 @@ void close_really(size_t fd) noexcept {
 
 void add(int fd) noexcept {
   if (const auto at = static_cast<size_t>(fd); fd >= 0 && at < known_max) {
-    owner.store(getpid(), std::memory_order_relaxed);
+    if (!are_ours())
+      owner.store(getpid(), std::memory_order_relaxed);
     word_of(at).fetch_or(bit_of(at));
   }
 }

@@ -159,12 +159,27 @@ void contexts() {
   printf("%u of 3 contexts work\n", good);
 }
 
+// Its table of descriptors is this process's: what it closes there is closed here. It takes such
+// numbers alone as the program knows nothing of.
+[[gnu::noinline]] int of_clone_files() {
+  const auto child = static_cast<pid_t>(syscall(SYS_clone, SIGCHLD | CLONE_FILES, 0, 0, 0, 0));
+  if (child == 0) {
+    for (int fd = 400; fd < 4096; ++fd)
+      close(fd);
+    _exit(0);
+  }
+  return status_of(child);
+}
+
 void children() {
   const Device device;
   Ends ends(device.context, {});
   requests(ends, 5);
   printf("numbers that children cannot close: %d and %d\n", of_clone(), of_vfork());
   requests(ends, 5);
+  must(of_clone_files() == 0, "a child that shares descriptors");
+  Ends others(device.context, {}); // a link of their own
+  requests(others, 5);
 }
 
 void closed_first() {
