@@ -4,6 +4,8 @@
 #include "events.h"
 
 #include <cerrno>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
 #include <unistd.h>
@@ -110,6 +112,22 @@ void fill_context(Context& context) {
   base.ops.post_recv = post_recv;
 }
 
+// The link of the device to be opened. False and errno if the setting is wrong.
+bool read_link(std::unique_ptr<const LinkSetting>& link) {
+  const char* text = getenv("ADVERB_LOOPBACK_LINK");
+  if (text == nullptr || *text == '\0')
+    return true;
+  auto setting = std::make_unique<LinkSetting>();
+  std::string complaint;
+  if (!parse_link(text, *setting, complaint)) {
+    fprintf(stderr, "adverb-loopback: ADVERB_LOOPBACK_LINK: %s\n", complaint.c_str());
+    errno = EINVAL;
+    return false;
+  }
+  link = std::move(setting);
+  return true;
+}
+
 std::atomic<uint32_t>* delivered_counter(ibv_event_type type, ibv_async_event& event) {
   switch (type) {
   case IBV_EVENT_CQ_ERR:
@@ -151,12 +169,16 @@ using namespace adverb::loopback;
 extern "C" {
 
 ibv_context* ibv_open_device(ibv_device* device) {
+  std::unique_ptr<const LinkSetting> link;
+  if (!read_link(link))
+    return nullptr;
   Process* process = Process::current();
   if (process == nullptr)
     return nullptr;
   auto* context = new Context{};
   context->process = process;
   context->device = as<Device>(device);
+  context->link = std::move(link);
   fill_context(*context);
   return &context->verbs.context;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // Joining and leaving the fabric, and the numbers everybody draws from it.
-#include "process.h"
+#include "wire.h"
 
 #include <cerrno>
 #include <csignal>
@@ -35,6 +35,8 @@ std::string segment_path() {
 void init_fabric(Fabric& fabric) {
   init_robust(fabric.mutex);
   for (auto& mutex : fabric.atomics)
+    init_robust(mutex);
+  for (auto& mutex : fabric.receives)
     init_robust(mutex);
   for (auto& slot : fabric.process)
     init_robust(slot.life);
@@ -124,6 +126,8 @@ uint64_t inline_bytes() {
   return bytes;
 }
 
+Process::Process() = default;
+
 Process* Process::current() {
   if (Process* process = current_process.load(std::memory_order_acquire); process != nullptr)
     return process;
@@ -159,6 +163,7 @@ bool Process::join() {
   cqs_.resize(kMaxCqs);
   srqs_.resize(kMaxSrqs);
   qps_.resize(kMaxQps);
+  wire_ = std::make_unique<Wire>(*this);
 
   RobustLock lock(fabric_->mutex);
   if (!claim_slot()) {

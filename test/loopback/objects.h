@@ -3,6 +3,7 @@
 // to one is a pointer to the other. Objects are made and destroyed by the program's calls only;
 // the progress thread reaches them through the tables of Process.
 #pragma once
+#include "link.h"
 #include "process.h"
 
 #include <deque>
@@ -48,6 +49,8 @@ struct Context {
   Device* device;
   EventQueue<AsyncEvent> async{verbs.context.async_fd};
   std::atomic<uint32_t> objects{0};
+  std::unique_ptr<const LinkSetting> link; // nullptr: the link is good
+  std::atomic<uint32_t> lanes{0};          // the UC and UD queue pairs made with the link
 };
 
 inline Context* context_of(ibv_context* context) {
@@ -170,6 +173,7 @@ struct Qp {
   uint32_t rnr_left = 0;
   bool rnr_counting = false;
   bool in_error = false;
+  std::unique_ptr<Lane> lane; // of UC and UD over a bad link
 
   bool in_run_list = false; // guarded by Process::run_mutex_
   std::atomic<uint32_t> events_delivered{0};

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -16,6 +17,7 @@ namespace adverb::loopback {
 struct Qp;
 struct Cq;
 struct Srq;
+class Wire;
 
 uint64_t now_ns();
 
@@ -62,9 +64,11 @@ public:
   void schedule(Qp& qp);          // have the progress thread run its send queue
   void raise_cq(uint32_t number); // completion event of an own CQ
 
+  Wire& wire() { return *wire_; } // what is on a bad link
+
 private:
   friend class CriticalSection;
-  Process() = default;
+  Process();
   bool join();
   bool claim_slot();
   bool start_thread();
@@ -100,6 +104,8 @@ private:
   std::condition_variable run_idle_;
   std::vector<Qp*> run_;
   Qp* running_ = nullptr;
+
+  std::unique_ptr<Wire> wire_;
 
   std::mutex start_mutex_;
   std::condition_variable started_cv_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // The progress thread: runs the send queues nobody else runs (long, blocked or delayed work),
 // and does for the process what peers may not do: events, and flushing after a remote error.
-#include "engine.h"
+#include "wire.h"
 
 #include <algorithm>
 #include <climits>
@@ -126,7 +126,7 @@ void Process::progress() {
     const uint32_t attention = slot_->attention.exchange(0);
     if (attention != 0)
       dispatch(attention);
-    const uint64_t deadline = run_list();
+    const uint64_t deadline = std::min(run_list(), wire_->deliver_due());
     const uint64_t now = now_ns();
     if (deadline <= now)
       continue;

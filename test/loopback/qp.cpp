@@ -76,6 +76,8 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* init) {
   qp->ring = std::make_unique<SendWqe[]>(qp->cap.max_send_wr);
   qp->inline_data =
       std::make_unique<char[]>(size_t{qp->cap.max_send_wr} * std::max(1u, qp->cap.max_inline_data));
+  if (Context& device = *context_of(context); device.link && init->qp_type != IBV_QPT_RC)
+    qp->lane = std::make_unique<Lane>(*device.link, device.lanes.fetch_add(1));
   QpSlot& slot = *qp->slot;
   slot.type = static_cast<uint32_t>(init->qp_type);
   slot.pd = as<Pd>(init->pd)->number;

@@ -9,8 +9,8 @@ namespace {
 constexpr uint32_t kGrhBytes = 40;
 }
 
-Responder::Responder(Qp& requester, QpSlot& target, uint32_t owner)
-    : requester_(requester), process_(*requester.process), target_(target), owner_(owner),
+Responder::Responder(const Origin& origin, QpSlot& target, uint32_t owner)
+    : origin_(origin), process_(*origin.process), target_(target), owner_(owner),
       incarnation_(target.incarnation.load()), pid_(process_.fabric().process[owner].pid.load()) {}
 
 bool Responder::attached() {
@@ -28,16 +28,31 @@ bool Responder::attached() {
 }
 
 bool Responder::listening(bool reliable, uint32_t psn) {
-  if (target_.number.load(std::memory_order_seq_cst) != requester_.attr.dest_qp_num ||
-      !attached() || target_.type != static_cast<uint32_t>(requester_.base()->qp_type))
+  if (target_.number.load(std::memory_order_seq_cst) != origin_.dest || !attached() ||
+      target_.type != origin_.type)
     return false;
-  if (target_.dest.load() != requester_.base()->qp_num ||
-      !gid_matches(target_.device, requester_.attr.ah_attr.grh.dgid))
+  if (!origin_.over_link && target_.dest.load() != origin_.qpn)
+    return false;
+  if (!gid_matches(target_.device, origin_.dgid))
     return false;
   return !reliable || target_.expected_psn.load() == psn;
 }
 
+// One requester at a time fills a receive of a queue pair. An RC connection has one requester.
+// Datagrams have many, and a late packet of UC may meet the packets of another connection.
+pthread_mutex_t& Responder::receive_lock() {
+  Fabric& fabric = process_.fabric();
+  return fabric.receives[static_cast<size_t>(&target_ - fabric.qp) % kReceiveLocks];
+}
+
 Reply Responder::serve(SendWqe& wqe, const Ranges& local) {
+  if (target_.type == IBV_QPT_RC)
+    return carry_out(wqe, local);
+  const RobustLock lock(receive_lock());
+  return carry_out(wqe, local);
+}
+
+Reply Responder::carry_out(SendWqe& wqe, const Ranges& local) {
   switch (wqe.opcode) {
   case IBV_WR_RDMA_WRITE:
   case IBV_WR_RDMA_WRITE_WITH_IMM:
@@ -140,7 +155,9 @@ void Responder::complete_receive(const SendWqe& wqe, ibv_wc_status status, uint3
   completion.byte_len = bytes;
   completion.imm_data = wqe.imm_data;
   completion.qp_num = target_.number.load();
-  completion.src_qp = requester_.base()->qp_num;
+  // A packet of UC does not say who sent it.
+  const bool unnamed = origin_.over_link && target_.type == IBV_QPT_UC;
+  completion.src_qp = unnamed ? target_.dest.load() : origin_.qpn;
   completion.wc_flags = wc_flags;
   completion.solicited = (wqe.flags & IBV_SEND_SOLICITED) != 0;
   // Cleared first: a requester killed in between loses the completion, never doubles it.
@@ -163,15 +180,18 @@ Reply Responder::write(SendWqe& wqe, const Ranges& local) {
   if (Reply reply = check_remote(wqe, wqe.length, IBV_ACCESS_REMOTE_WRITE, &address);
       reply.kind != Reply::acknowledged)
     return reply;
-  const bool with_imm = wqe.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
-  if (with_imm)
-    if (Reply reply = take_receive(); reply.kind != Reply::acknowledged)
-      return reply;
+  bool completes = wqe.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+  if (completes)
+    if (Reply reply = take_receive(); reply.kind != Reply::acknowledged) {
+      if (!origin_.place_unbacked)
+        return reply;
+      completes = false;
+    }
   Ranges remote;
   remote.add(address, wqe.length);
   if (Reply reply = copied(copy_out(pid_, local, remote)); reply.kind != Reply::acknowledged)
     return reply;
-  if (with_imm)
+  if (completes)
     complete_receive(wqe, IBV_WC_SUCCESS, IBV_WC_RECV_RDMA_WITH_IMM, wqe.length, IBV_WC_WITH_IMM);
   return {};
 }
@@ -285,17 +305,19 @@ Reply Responder::send(SendWqe& wqe, const Ranges& local) {
   return {};
 }
 
-bool Responder::hears_datagram(const SendWqe& wqe) {
-  if (target_.number.load(std::memory_order_seq_cst) != wqe.remote_qpn || !attached() ||
+bool Responder::hears_datagram() {
+  if (target_.number.load(std::memory_order_seq_cst) != origin_.dest || !attached() ||
       target_.type != IBV_QPT_UD)
     return false;
-  // The high bit asks for the sending QP's own Q_Key (InfiniBand specification, 10.2.5).
-  const uint32_t qkey =
-      (wqe.remote_qkey & 0x80000000u) != 0 ? requester_.slot->qkey.load() : wqe.remote_qkey;
-  return target_.qkey.load() == qkey && gid_matches(target_.device, wqe.dgid);
+  return target_.qkey.load() == origin_.qkey && gid_matches(target_.device, origin_.dgid);
 }
 
 Reply Responder::deliver_datagram(const SendWqe& wqe, const Ranges& local) {
+  const RobustLock lock(receive_lock());
+  return fill_datagram(wqe, local);
+}
+
+Reply Responder::fill_datagram(const SendWqe& wqe, const Ranges& local) {
   if (take_receive().kind != Reply::acknowledged)
     return {};
   char grh[kGrhBytes] = {0x60};
@@ -303,9 +325,9 @@ Reply Responder::deliver_datagram(const SendWqe& wqe, const Ranges& local) {
   grh[5] = static_cast<char>(wqe.length & 0xff);
   grh[6] = 0x1b; // next header: IBA
   grh[7] = 64;
-  const ibv_gid source = gid_of(requester_.slot->device, requester_.attr.ah_attr.grh.sgid_index);
+  const ibv_gid source = gid_of(origin_.device, origin_.sgid_index);
   memcpy(grh + 8, &source, 16);
-  memcpy(grh + 24, &wqe.dgid, 16);
+  memcpy(grh + 24, &origin_.dgid, 16);
   Ranges from, to;
   from.add(reinterpret_cast<uint64_t>(grh), kGrhBytes);
   for (uint32_t i = 0; i < local.count; ++i)

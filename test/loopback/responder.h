@@ -11,9 +11,25 @@ struct Reply {
   ibv_wc_status status = IBV_WC_SUCCESS; // the requester's, when refused or in error
 };
 
+// What the responder knows of the requester. It holds no object of the requester's, so a packet
+// can outlive the queue pair that sent it.
+struct Origin {
+  Process* process; // carries the request out
+  uint32_t type;    // ibv_qp_type
+  uint32_t qpn;
+  uint32_t device;
+  uint32_t dest; // the QPN the request is for
+  uint32_t qkey; // UD
+  union ibv_gid dgid;
+  uint8_t sgid_index;
+  bool over_link;      // judged as a device judges a packet: one of UC does not name its sender
+  bool place_unbacked; // a WRITE_WITH_IMM of UC without a receive places its payload
+};
+
 class Responder {
 public:
-  Responder(Qp& requester, QpSlot& target, uint32_t owner);
+  // `origin` must outlive the responder.
+  Responder(const Origin& origin, QpSlot& target, uint32_t owner);
 
   // Whether the target would take a packet of this connection at all; otherwise it is silent.
   bool listening(bool reliable, uint32_t psn);
@@ -21,10 +37,13 @@ public:
   // Fetches for a READ without any of its consequences; false when it would be refused.
   bool peek(SendWqe& wqe, const Ranges& local);
 
-  bool hears_datagram(const SendWqe& wqe);
+  bool hears_datagram();
   Reply deliver_datagram(const SendWqe& wqe, const Ranges& local);
 
 private:
+  Reply carry_out(SendWqe& wqe, const Ranges& local);
+  Reply fill_datagram(const SendWqe& wqe, const Ranges& local);
+  pthread_mutex_t& receive_lock();
   Reply write(SendWqe& wqe, const Ranges& local);
   Reply read(SendWqe& wqe, const Ranges& local);
   Reply atomic(SendWqe& wqe, const Ranges& local);
@@ -41,7 +60,7 @@ private:
                         uint32_t wc_flags);
   bool invalidate(uint32_t key);
 
-  Qp& requester_;
+  const Origin& origin_;
   Process& process_;
   QpSlot& target_;
   uint32_t owner_;

@@ -25,7 +25,8 @@ constexpr uint32_t kMaxMessage = 1u << 31;
 constexpr uint32_t kMaxRdAtomic = 128;
 constexpr uint32_t kExecRecords = 64;
 constexpr uint32_t kMagic = 0x61647662;
-constexpr uint32_t kLayout = 3;
+constexpr uint32_t kReceiveLocks = 256;
+constexpr uint32_t kLayout = 4;
 
 // Where a thread of some process is inside the engine, and whose objects it may touch:
 // sequence << 16 | target process + 1; zero in the low half when idle.
@@ -145,6 +146,7 @@ struct Fabric {
   uint32_t next_pd;
   uint32_t reserved;
   pthread_mutex_t atomics[64];
+  pthread_mutex_t receives[kReceiveLocks]; // held while a receive of UC or UD is filled, by QP
   ProcessSlot process[kMaxProcesses];
   QpSlot qp[kMaxQps];
   KeySlot key[kMaxKeys];

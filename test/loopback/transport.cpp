@@ -1,22 +1,36 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "transport.h"
-#include "responder.h"
 
 #include <cstring>
 
 namespace adverb::loopback {
 
-namespace {
-
-Answer finished(ibv_wc_status status) {
-  return {Answer::done, status, 0};
+Origin origin_of(const Qp& qp, const SendWqe& wqe) {
+  Origin origin = {};
+  origin.process = qp.process;
+  origin.type = qp.slot->type;
+  origin.qpn = qp.slot->number.load(std::memory_order_relaxed);
+  origin.device = qp.slot->device;
+  origin.sgid_index = qp.attr.ah_attr.grh.sgid_index;
+  if (origin.type != IBV_QPT_UD) {
+    origin.dest = qp.attr.dest_qp_num;
+    origin.dgid = qp.attr.ah_attr.grh.dgid;
+    return origin;
+  }
+  origin.dest = wqe.remote_qpn;
+  origin.dgid = wqe.dgid;
+  // The high bit asks for the sending QP's own Q_Key (InfiniBand specification, 10.2.5).
+  origin.qkey = (wqe.remote_qkey & 0x80000000u) != 0 ? qp.slot->qkey.load() : wqe.remote_qkey;
+  return origin;
 }
-Answer silence() {
-  return {Answer::silent, IBV_WC_SUCCESS, 0};
+
+uint32_t packets(const Qp& qp, const SendWqe& wqe) {
+  if (qp.slot->type == IBV_QPT_UD)
+    return 1;
+  const uint32_t bytes = 128u << qp.attr.path_mtu;
+  return std::max<uint32_t>(1, (wqe.length + bytes - 1) / bytes);
 }
 
-// The local side of a work request: its inline data, or its SGEs checked against this process's
-// keys.
 ibv_wc_status local_ranges(Qp& qp, uint64_t position, uint32_t rights, Ranges& ranges) {
   SendWqe& wqe = qp.wqe(position);
   if (wqe.is_inline) {
@@ -38,9 +52,20 @@ ibv_wc_status local_ranges(Qp& qp, uint64_t position, uint32_t rights, Ranges& r
   return IBV_WC_SUCCESS;
 }
 
-uint32_t packets(const SendWqe& wqe, ibv_mtu mtu) {
-  const uint32_t bytes = 128u << mtu;
-  return std::max<uint32_t>(1, (wqe.length + bytes - 1) / bytes);
+Reply respond(const Origin& origin, uint32_t owner, SendWqe& wqe, const Ranges& local) {
+  Responder responder(origin, origin.process->fabric().qp[qp_index(origin.dest)], owner);
+  if (origin.type == IBV_QPT_UD)
+    return responder.hears_datagram() ? responder.deliver_datagram(wqe, local) : Reply{Reply::gone};
+  return responder.listening(false, 0) ? responder.serve(wqe, local) : Reply{Reply::gone};
+}
+
+namespace {
+
+Answer finished(ibv_wc_status status) {
+  return {Answer::done, status, 0};
+}
+Answer silence() {
+  return {Answer::silent, IBV_WC_SUCCESS, 0};
 }
 
 bool is_read(const SendWqe& wqe) {
@@ -60,6 +85,8 @@ Answer connected(Qp& qp, uint64_t position) {
     return finished(IBV_WC_LOC_LEN_ERR);
   if (!reliable && (is_read(wqe) || is_atomic(wqe)))
     return finished(IBV_WC_LOC_QP_OP_ERR);
+  if (qp.lane != nullptr)
+    return finished(send_over_link(qp, position));
 
   CriticalSection section(process, owner);
   Ranges local;
@@ -70,7 +97,8 @@ Answer connected(Qp& qp, uint64_t position) {
   if (is_atomic(wqe) && local.bytes < 8)
     return finished(IBV_WC_LOC_LEN_ERR);
 
-  Responder responder(qp, target, owner);
+  const Origin origin = origin_of(qp, wqe);
+  Responder responder(origin, target, owner);
   if (!responder.listening(reliable, qp.next_psn)) {
     if (reliable)
       return silence();
@@ -78,7 +106,7 @@ Answer connected(Qp& qp, uint64_t position) {
   }
   Reply reply = responder.serve(wqe, local);
   if (reply.kind == Reply::acknowledged) {
-    const uint32_t count = packets(wqe, qp.attr.path_mtu);
+    const uint32_t count = packets(qp, wqe);
     qp.next_psn = (qp.next_psn + count) & 0xffffff;
     target.expected_psn.store(qp.next_psn);
     return finished(IBV_WC_SUCCESS);
@@ -104,16 +132,14 @@ Answer datagram(Qp& qp, uint64_t position) {
     return finished(IBV_WC_LOC_QP_OP_ERR);
   if (wqe.length > 4096)
     return finished(IBV_WC_LOC_LEN_ERR);
-  QpSlot& target = process.fabric().qp[qp_index(wqe.remote_qpn)];
-  const uint32_t owner = target.process.load();
+  if (qp.lane != nullptr)
+    return finished(send_over_link(qp, position));
+  const uint32_t owner = process.fabric().qp[qp_index(wqe.remote_qpn)].process.load();
   CriticalSection section(process, owner);
   Ranges local;
   if (const ibv_wc_status status = local_ranges(qp, position, 0, local); status != IBV_WC_SUCCESS)
     return finished(status);
-  Responder responder(qp, target, owner);
-  if (!responder.hears_datagram(wqe))
-    return finished(IBV_WC_SUCCESS);
-  const Reply reply = responder.deliver_datagram(wqe, local);
+  const Reply reply = respond(origin_of(qp, wqe), owner, wqe, local);
   return finished(reply.kind == Reply::requester_error ? reply.status : IBV_WC_SUCCESS);
 }
 
@@ -162,7 +188,8 @@ void fetch_early(Qp& qp, uint64_t position) {
   const uint32_t owner = target.process.load();
   CriticalSection section(*qp.process, owner);
   Ranges local;
-  Responder responder(qp, target, owner);
+  const Origin origin = origin_of(qp, wqe);
+  Responder responder(origin, target, owner);
   if (local_ranges(qp, position, IBV_ACCESS_LOCAL_WRITE, local) == IBV_WC_SUCCESS &&
       responder.listening(true, qp.next_psn))
     wqe.moved = responder.peek(wqe, local);
