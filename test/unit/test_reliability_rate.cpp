@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// gate: yes
+// The controller of the rate on a path of one bottleneck with an endless queue, under a virtual
+// clock.
+#include "reliability/rate.h"
+
+#include "catch.h"
+
+#include <algorithm>
+
+using adverb::reliability::Rate;
+using adverb::reliability::RateOptions;
+using adverb::reliability::Time;
+
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Time step = 50us;
+constexpr double packet_bytes = 1024;
+
+double seconds(Time t) {
+  return std::chrono::duration<double>(t).count();
+}
+
+// Packets are a fluid. A report comes four times in a round trip, and says how many arrived.
+struct Path {
+  double bytes_per_second;
+  Time round_trip; // without a queue
+  Rate rate{RateOptions{.packet_bytes = 1024}};
+  Time now{0};
+  double queue = 0;
+  double arrived = 0;
+  double under_way = 0;
+  Time reported{0};
+
+  Time trip() const {
+    return round_trip + Time(static_cast<int64_t>(queue / bytes_per_second * 1e9));
+  }
+  void run(Time how_long) {
+    for (const Time end = now + how_long; now < end; now += step) {
+      const double window =
+          rate.window() == UINT64_MAX ? 1e18 : static_cast<double>(rate.window()) * packet_bytes;
+      const double wanted = rate.bytes_per_second() * seconds(step);
+      const double in_flight = queue + bytes_per_second * seconds(round_trip);
+      queue += std::min(wanted, std::max(0.0, window - in_flight));
+      const double out = std::min(queue, bytes_per_second * seconds(step));
+      queue -= out;
+      arrived += out;
+      if (now - reported < std::max(trip() / 4, step))
+        continue;
+      reported = now;
+      const auto packets = static_cast<uint64_t>(arrived / packet_bytes);
+      arrived -= static_cast<double>(packets) * packet_bytes;
+      rate.on_feedback(now, trip(), packets, 0, 0);
+    }
+  }
+  double use() const { return rate.bytes_per_second() / bytes_per_second; }
+};
+
+} // namespace
+
+TEST_CASE("the rate finds the bottleneck and keeps its queue short") {
+  for (const Time round_trip : {Time(300us), Time(2ms), Time(25ms), Time(100ms)}) {
+    CAPTURE(round_trip.count());
+    Path path{20e6, round_trip};
+    path.run(std::max<Time>(2s, 60 * round_trip));
+    double least = 10;
+    double most = 0;
+    Time longest{0};
+    for (int i = 0; i < 40; ++i) {
+      path.run(round_trip);
+      least = std::min(least, path.use());
+      most = std::max(most, path.use());
+      longest = std::max(longest, path.trip());
+    }
+    CHECK(least > 0.4);
+    CHECK(most < 1.6);
+    CHECK(longest < 3 * round_trip + 2ms);
+  }
+}
+
+TEST_CASE("a round trip that has become longer for good is no queue") {
+  Path path{5e6, 200us};
+  path.run(100ms);
+  for (const Time round_trip : {Time(4ms), Time(20ms), Time(60ms)}) {
+    CAPTURE(round_trip.count());
+    path.round_trip = round_trip;
+    path.run(100 * round_trip);
+    CHECK(path.use() > 0.4);
+  }
+}
+
+TEST_CASE("a rate that was named is kept") {
+  Rate rate(RateOptions{.bytes_per_second = 7e6});
+  rate.on_feedback(1s, 1ms, 10, 90, 0);
+  rate.on_feedback(2s, 100ms, 10, 90, 0);
+  CHECK(rate.bytes_per_second() == 7e6);
+  CHECK(rate.window() == UINT64_MAX);
+}
