@@ -47,6 +47,19 @@ _adverb() {
       _adverb_words "check explain list show"
       return
       ;;
+    plan:*)
+      case $prev in
+        --sweep) _adverb_words "loss size rtt" ;;
+        --mtu) _adverb_words "256 512 1024 2048 4096" ;;
+        --svg)
+          compopt -o filenames 2>/dev/null
+          mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+          ;;
+        *) [[ $cur == -* ]] && _adverb_words "$(adverb plan --help 2>/dev/null |
+          grep -o -e '--[a-z-]*' | sort -u)" ;;
+      esac
+      return
+      ;;
     *)
       [[ $cur == -* ]] && _adverb_words "$(adverb "${COMP_WORDS[1]}" --help 2>/dev/null |
         grep -o -e '--[a-z-]*' | sort -u)"

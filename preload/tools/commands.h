@@ -27,6 +27,7 @@ int cmd_run(int argc, char** argv);
 int cmd_policy(int argc, char** argv);
 int cmd_stat(int argc, char** argv);
 int cmd_doctor(int argc, char** argv);
+int cmd_plan(int argc, char** argv);
 int cmd_broker(int argc, char** argv);
 
 // The command called `word`, or nullptr after saying on stderr what may have been meant. `context`

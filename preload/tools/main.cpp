@@ -17,6 +17,7 @@ constexpr Command commands[] = {
     {"policy", "check, explain, list and show policies", cmd_policy},
     {"stat", "show what adverb counts in running programs", cmd_stat},
     {"doctor", "check devices, limits and peers on this host", cmd_doctor},
+    {"plan", "say how long a message takes over a link that loses packets", cmd_plan},
     {"broker", "serve the link port for the programs of this host", cmd_broker},
 };
 
