@@ -48,6 +48,7 @@ void in_child() {
   process_heap().in_child();
   Process& mine = process();
   World& world = mine.world;
+  world.parts.endpoints.abandon_in_child();
   if (world.page.started()) { // else nothing was ever managed
     process_edge().in_child();
     if (model::Objects* objects = world.parts.objects.made())

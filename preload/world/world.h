@@ -36,6 +36,9 @@ class Recalls;
 class StagedReceives;
 class ViewSource;
 } // namespace registration
+namespace endpoint {
+class Endpoints;
+}
 namespace model {
 class Edge;
 struct Objects;
@@ -87,6 +90,7 @@ public:
   registration::Recalls& recalls();
   registration::ViewSource& view_source();
   model::Objects& objects();
+  endpoint::Endpoints& endpoints();
 
   /// Where those rooms, the fork handlers and tests get at them.
   struct Parts {
@@ -98,7 +102,12 @@ public:
     Part<registration::Recalls> recalls;
     Part<registration::ViewSource> view_source;
     Part<model::Objects> objects;
+    Part<endpoint::Endpoints> endpoints;
   } parts;
+
+  /// Of the next endpoint of adverb.h. Numbers go on in a fork child, where the parent's name
+  /// nothing.
+  Atomic<uint64_t> next_endpoint{1};
 
 private:
   /// The policy depends on no room: hits of its rules are counted through this.

@@ -43,11 +43,12 @@ LIST = {
         "of the C library's functions that take no more arguments",
     r"adverb::policy::.*(schema\(\)::parsed|check_object\(.*\)::nothing)":
         "constants of JSON, never written again once they are made",
+    r"adverb::reliability::isal\(\)::found": "which library the host has; never written again once it is looked for",
     r"adverb::ThreadLocal<.*>::get\(\)::value": "each thread's own, behind the wrapper",
 }
 
 # Where a simulation may put fibres in the place of threads.
-ROOMS = ("link", "model", "registration", "steering", "transfer")
+ROOMS = ("link", "model", "registration", "reliability", "steering", "transfer")
 
 WRITABLE = (".data", ".bss", ".tdata", ".tbss")
 
