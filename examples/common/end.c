@@ -5,6 +5,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +13,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -49,11 +51,16 @@ void fail_for(int error, const char* format, ...) {
   exit(1);
 }
 
-uint64_t number(int letter, const char* value, uint64_t least, uint64_t most) {
+int read_number(const char* value, uint64_t least, uint64_t most, uint64_t* number) {
   char* end = NULL;
   errno = 0;
-  const unsigned long long got = strtoull(value, &end, 10);
-  if (errno || end == value || *end || *value == '-' || got < least || got > most)
+  *number = strtoull(value, &end, 10);
+  return !errno && end != value && !*end && *value != '-' && *number >= least && *number <= most;
+}
+
+uint64_t number(int letter, const char* value, uint64_t least, uint64_t most) {
+  uint64_t got = 0;
+  if (!read_number(value, least, most, &got))
     fail("-%c takes a number from %llu to %llu, not '%s'", letter, (unsigned long long)least,
          (unsigned long long)most, value);
   return got;
@@ -84,6 +91,19 @@ int place_option(struct place* place, int letter, const char* value) {
   default:
     return 0;
   }
+}
+
+int place_device(struct place* place, char* name) {
+  char* const index = strchr(name, ':');
+  uint64_t got = 0;
+  if (index && !read_number(index + 1, 0, 255, &got))
+    return 0;
+  if (index) {
+    *index = 0;
+    place->gid_index = (int)got;
+  }
+  place->device = name;
+  return *name != 0;
 }
 
 uint64_t now_ns(void) {
@@ -265,6 +285,28 @@ int tcp_connect(const char* name, int port) {
   if (tcp < 0)
     fail_for(error, "no server at %s, TCP port %d", name, port);
   return without_delay(tcp);
+}
+
+void tcp_bound(int tcp, unsigned seconds) {
+  const struct timeval most = {.tv_sec = seconds};
+  setsockopt(tcp, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most);
+  setsockopt(tcp, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most);
+}
+
+int tcp_meet(const char* server, int port, unsigned seconds) {
+  int tcp = -1;
+  if (server) {
+    tcp = tcp_connect(server, port);
+  } else {
+    const int listener = tcp_listen(port);
+    struct pollfd wait = {.fd = listener, .events = POLLIN};
+    if (poll(&wait, 1, (int)seconds * 1000) != 1)
+      fail("no client has come to TCP port %d within %u s", port, seconds);
+    tcp = tcp_accept(listener);
+    close(listener);
+  }
+  tcp_bound(tcp, seconds);
+  return tcp;
 }
 
 void tell(int tcp, const void* message, size_t bytes) {

@@ -29,6 +29,12 @@ struct place {
 // True when `letter` is one of PLACE_OPTIONS.
 int place_option(struct place* place, int letter, const char* value);
 
+// DEVICE or DEVICE:GID_INDEX, which is cut at the colon. False when it is neither.
+int place_device(struct place* place, char* name);
+
+// False when `value` is no whole number, or out of its range.
+int read_number(const char* value, uint64_t least, uint64_t most, uint64_t* number);
+
 // What option -`letter` was given, or the end of the program.
 uint64_t number(int letter, const char* value, uint64_t least, uint64_t most);
 double fraction(int letter, const char* value, double least, double most);
@@ -65,8 +71,13 @@ void* map_memory(size_t bytes, const char* what);
 int tcp_listen(int port);
 int tcp_accept(int listener);
 int tcp_connect(const char* name, int port);
+// No tell() and no hear() takes longer from here on.
+void tcp_bound(int tcp, unsigned seconds);
+// Connects to `server`, or is the server if NULL, for one client. Each wait is bounded: for the
+// client, and on the connection.
+int tcp_meet(const char* server, int port, unsigned seconds);
 void tell(int tcp, const void* message, size_t bytes);
-// False when the peer has gone.
+// False when the peer has gone, or says nothing for as long as tcp_bound() permits.
 int hear(int tcp, void* message, size_t bytes);
 
 // In INIT, where receives can be posted. `access` is what the other end may do with memory.

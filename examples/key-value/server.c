@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 #include <unistd.h>
 
 struct table {
@@ -60,13 +59,6 @@ static void fill(struct table* table) {
     make_slot((struct slot*)(table->memory[key / shape->slots_per_region] +
                              key % shape->slots_per_region * shape->slot_bytes),
               shape->slot_bytes, key, version_of(0, 1));
-}
-
-// Nobody's words are waited for long: others want to be served.
-static void be_impatient(int tcp) {
-  const struct timeval most = {.tv_sec = 30};
-  setsockopt(tcp, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most);
-  setsockopt(tcp, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most);
 }
 
 static void greet(struct client* client, struct table* table, struct device* device,
@@ -130,7 +122,7 @@ int serve(const struct options* o) {
     while (clients[place].tcp >= 0)
       place++;
     clients[place].tcp = tcp_accept(listener);
-    be_impatient(clients[place].tcp);
+    tcp_bound(clients[place].tcp, 30); // others want to be served
     table.shape.writer = place;
     table.shape.session = ++sessions;
     greet(&clients[place], &table, &device, cq);
