@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """Instructions of a program that dumps them case by case."""
 
+import collections
 import glob
 import os
 import re
@@ -26,3 +27,41 @@ def instructions(*command, collect_at_start=True):
             if trigger and total:
                 counts[trigger.group(1)] = int(total.group(1))
         return counts
+
+
+def named(text, names):
+    """A name, which the file gives once and then abbreviates to its number"""
+    number, name = re.match(r"\((\d+)\)(?: (.*))?", text).groups()
+    if name:
+        names[number] = name
+    return names[number]
+
+
+def by_function(dump, own, without):
+    """{function: instructions} of what a dump has collected in the object whose path has `own` in it: those of its
+    functions by themselves, and those of other objects' functions with all they call. Calls into the object with
+    `without` in its path are left out."""
+    objects, functions, counts = {}, {}, collections.Counter()
+    ours = callee = function = target = None
+    called = False
+    for text in dump:
+        word, _, rest = text.rstrip("\n").partition("=")
+        if word == "ob":
+            ours = named(rest, objects)
+        elif word == "fn":
+            function, callee = named(rest, functions), ours
+        elif word == "cob":
+            callee = named(rest, objects)
+        elif word == "cfn":
+            target = named(rest, functions)
+        elif word == "calls":
+            called = True
+        elif text[:1] in "+-*0123456789" and text.strip():
+            cost = int(text.split()[1])
+            if own in ours and not called:
+                counts[function] += cost
+            elif own in ours and own not in callee and without not in callee:
+                counts[target] += cost
+            if called:
+                called, callee = False, ours
+    return counts
