@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "policy/compile.h"
 
+#include "policy/actions.h"
 #include "policy/format.h"
 #include "policy/schema.h"
 #include "policy/suggest.h"
@@ -78,40 +79,33 @@ Rule compile_rule(const Json& rule, size_t index) {
   result.name = rule.contains("name") ? text(rule["name"]) : "rule " + std::to_string(index);
   if (rule.contains("match"))
     result.match = compile_match(rule["match"]);
-  if (rule.contains("register"))
-    result.backend = find_backend(text(rule["register"])); // null is an error, see check()
-  if (rule.contains("peers"))
-    result.peers = rule["peers"] == "none" ? Peers::none : Peers::automatic;
-  if (rule.contains("order"))
-    result.order = rule["order"] == "relaxed" ? Order::relaxed : Order::strict;
-  if (rule.contains("copy_below"))
-    result.copy_below = *parse_size(text(rule["copy_below"]));
+  for (const Action& action : actions)
+    if (rule.contains(action.key))
+      action.read(result, text(rule[action.key])); // an unknown backend is an error, see check()
   return result;
 }
 
-// The rule's keys that are actions, by the schema's "x-action".
-std::vector<std::string_view> known_actions() {
+std::vector<std::string_view> action_keys() {
   std::vector<std::string_view> result;
-  for (const auto& member : schema()["definitions"]["rule"]["properties"].items())
-    if (member.value().contains("x-action"))
-      result.push_back(member.key());
+  for (const Action& action : actions)
+    result.push_back(action.key);
   return result;
 }
 
 class RuleChecker {
 public:
   RuleChecker(const std::string& file, std::vector<Error>& errors)
-      : file_(file), errors_(errors), actions_(known_actions()) {}
+      : file_(file), errors_(errors), keys_(action_keys()) {}
 
   // What the schema cannot say about one rule. `pointer` is where it is.
   void check(const Json& rule, const std::string& pointer) {
     std::vector<std::string_view> set;
-    for (std::string_view action : actions_)
+    for (std::string_view action : keys_)
       if (rule.contains(action))
         set.push_back(action);
     if (set.empty())
       errors_.push_back(
-          {file_, pointer, "the rule sets no action", "add one of " + quoted_list(actions_, "or")});
+          {file_, pointer, "the rule sets no action", "add one of " + quoted_list(keys_, "or")});
     if (rule.contains("register") && find_backend(text(rule["register"])) == nullptr)
       errors_.push_back({file_, pointer + "/register",
                          in_quotes(text(rule["register"])) + " is not a way to register regions",
@@ -151,7 +145,7 @@ private:
 
   const std::string& file_;
   std::vector<Error>& errors_;
-  const std::vector<std::string_view> actions_;
+  const std::vector<std::string_view> keys_; // of actions
 };
 
 bool has_error_below(const std::vector<Error>& errors, const std::string& pointer) {

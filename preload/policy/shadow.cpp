@@ -2,6 +2,7 @@
 // Finds rules that can never fire. Programs, devices and peers are compared pattern by pattern,
 // which may miss a shadow but never invents one; rights, queue pair types and sizes are compared as
 // sets, so several earlier rules can cover a later one together.
+#include "policy/actions.h"
 #include "policy/compile.h"
 #include "policy/glob.h"
 #include "policy/suggest.h"
@@ -72,21 +73,18 @@ bool queue_pairs_covered(const Earlier& rules, const Match& match) {
   return (match.qp_types & ~covered) == 0;
 }
 
-bool devices_covered(const Earlier& rules, const Match&) {
-  return !rules.empty();
+// The earlier rules leave the action nothing to decide of what `match` matches.
+bool covers(const Earlier& earlier, const Match& match, Subject subject) {
+  switch (subject) {
+  case Subject::region:
+    return regions_covered(earlier, match);
+  case Subject::queue_pair:
+    return queue_pairs_covered(earlier, match);
+  case Subject::device:
+    break;
+  }
+  return !earlier.empty();
 }
-
-struct Action {
-  std::string_view key;
-  bool (*set)(const Rule&);
-  bool (*covered)(const Earlier&, const Match&);
-};
-constexpr Action actions[] = {
-    {"register", [](const Rule& rule) { return rule.backend != nullptr; }, regions_covered},
-    {"peers", [](const Rule& rule) { return rule.peers.has_value(); }, queue_pairs_covered},
-    {"order", [](const Rule& rule) { return rule.order.has_value(); }, queue_pairs_covered},
-    {"copy_below", [](const Rule& rule) { return rule.copy_below.has_value(); }, devices_covered},
-};
 
 // Rules before `last` that set the action and match every program and device that `last` matches.
 Earlier candidates(const std::vector<Rule>& rules, const Rule& last, const Action& action) {
@@ -122,7 +120,7 @@ void find_shadowed(const std::vector<Rule>& rules, const std::string& file,
         continue;
       ++set;
       const Earlier earlier = candidates(rules, rule, action);
-      if (action.covered(earlier, rule.match))
+      if (covers(earlier, rule.match, action.subject))
         dead.push_back({file, pointer + "/" + std::string(action.key),
                         "can never take effect: " + blame(earlier) + " always decide" +
                             (earlier.size() == 1 ? "s" : "") + " first",

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "tools/explain.h"
 
+#include "policy/actions.h"
 #include "policy/format.h"
 #include "policy/rule.h"
 #include "policy/suggest.h"
@@ -59,16 +60,11 @@ std::string joined(const std::vector<std::string>& words) {
 }
 
 std::string rule_actions(const Rule& rule) {
-  std::vector<std::string> actions;
-  if (rule.backend != nullptr)
-    actions.push_back("register " + std::string(rule.backend->name));
-  if (rule.peers)
-    actions.push_back(*rule.peers == policy::Peers::none ? "peers none" : "peers auto");
-  if (rule.order)
-    actions.push_back(*rule.order == policy::Order::relaxed ? "order relaxed" : "order strict");
-  if (rule.copy_below)
-    actions.push_back("copy_below " + policy::size_text(*rule.copy_below));
-  return joined(actions);
+  std::vector<std::string> words;
+  for (const policy::Action& action : policy::actions)
+    if (action.set(rule))
+      words.push_back(std::string(action.key) + " " + action.value(rule));
+  return joined(words);
 }
 
 void print_rules(const Policy& policy) {

@@ -3,6 +3,7 @@
 // and defaults, and what adverb brings along obeys it.
 #include "catch.h"
 
+#include "policy/actions.h"
 #include "policy/backends.h"
 #include "policy/compile.h"
 #include "policy/embedded.h"
@@ -122,6 +123,26 @@ TEST_CASE("the defaults of the schema are those of the code") {
   CHECK_FALSE(document.pinned_budget);
   CHECK(properties["log"]["properties"]["level"]["default"] == "warn");
   CHECK(document.log.level == LogLevel::warn);
+}
+
+TEST_CASE("the actions of the schema are the rows of the code, and read back as they are written") {
+  std::vector<std::string> keys;
+  for (const auto& member : schema()["definitions"]["rule"]["properties"].items())
+    if (member.value().contains("x-action"))
+      keys.push_back(member.key());
+  REQUIRE(keys.size() == actions.size());
+  for (size_t i = 0; i < keys.size(); ++i) {
+    CHECK(actions[i].key == keys[i]);
+    const Json& part = schema()["definitions"]["rule"]["properties"][keys[i]];
+    for (const Json& word : part.value("enum", Json{"4KiB"})) {
+      INFO(keys[i] << " " << word);
+      Rule rule;
+      CHECK_FALSE(actions[i].set(rule));
+      actions[i].read(rule, word.get<std::string>());
+      REQUIRE(actions[i].set(rule));
+      CHECK(actions[i].value(rule) == word.get<std::string>());
+    }
+  }
 }
 
 TEST_CASE("the schema's file names the backends there are, in its words and to people") {

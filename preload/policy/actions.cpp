@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+#include "policy/actions.h"
+
+#include "policy/format.h"
+
+#include <algorithm>
+
+namespace adverb::policy {
+namespace {
+
+template <typename T> struct Word {
+  std::string_view name;
+  T value;
+};
+constexpr Word<Peers> peers_words[] = {{"auto", Peers::automatic}, {"none", Peers::none}};
+constexpr Word<Order> order_words[] = {{"strict", Order::strict}, {"relaxed", Order::relaxed}};
+
+template <auto member> bool is_set(const Rule& rule) {
+  return static_cast<bool>(rule.*member);
+}
+
+// An action whose value is one of a few words.
+template <auto member, const auto& words> void read_word(Rule& rule, std::string_view value) {
+  for (const auto& word : words)
+    if (word.name == value)
+      rule.*member = word.value;
+}
+
+template <auto member, const auto& words> std::string word_of(const Rule& rule) {
+  const auto is_it = [&](const auto& word) { return word.value == *(rule.*member); };
+  return std::string(std::ranges::find_if(words, is_it)->name);
+}
+
+template <auto member, const auto& words>
+constexpr Action choice(std::string_view key, Subject subject) {
+  return {key, subject, read_word<member, words>, is_set<member>, word_of<member, words>};
+}
+
+// The words of "register" are a list of their own; a word without a row leaves null.
+void read_backend(Rule& rule, std::string_view value) {
+  rule.backend = find_backend(value);
+}
+
+std::string backend_name(const Rule& rule) {
+  return std::string(rule.backend->name);
+}
+
+void read_copy_below(Rule& rule, std::string_view value) {
+  rule.copy_below = parse_size(value);
+}
+
+std::string copy_below_text(const Rule& rule) {
+  return size_text(*rule.copy_below);
+}
+
+constexpr Action action_rows[] = {
+    {"register", Subject::region, read_backend, is_set<&Rule::backend>, backend_name},
+    choice<&Rule::peers, peers_words>("peers", Subject::queue_pair),
+    choice<&Rule::order, order_words>("order", Subject::queue_pair),
+    {"copy_below", Subject::device, read_copy_below, is_set<&Rule::copy_below>, copy_below_text},
+};
+
+} // namespace
+
+constinit const std::span<const Action> actions = action_rows;
+
+} // namespace adverb::policy
