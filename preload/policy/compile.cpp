@@ -204,6 +204,30 @@ void compile_link(const Json& link, LinkSettings& settings, const std::string& f
     compile_peers(link["peers"], settings, file, errors);
 }
 
+// The document has the key, and its value no error.
+bool is_usable(const Json& document, const std::string& key, const std::vector<Error>& errors) {
+  return document.is_object() && document.contains(key) && !has_error_below(errors, "/" + key);
+}
+
+Settings compile_settings(const Json& document, const std::string& file,
+                          std::vector<Error>& errors) {
+  Settings result;
+  const auto usable = [&](const char* key) { return is_usable(document, key, errors); };
+  if (usable("log"))
+    compile_log(document["log"], result.log);
+  if (usable("link"))
+    compile_link(document["link"], result.link, file, errors);
+  if (usable("staging"))
+    result.staging = *parse_size(text(document["staging"]));
+  if (usable("pinned_budget"))
+    result.pinned_budget = parse_size(text(document["pinned_budget"])); // none of "auto"
+  if (usable("recall_wait"))
+    result.recall_wait = std::chrono::milliseconds(*parse_duration(text(document["recall_wait"])));
+  if (usable("serve"))
+    result.serve = document["serve"].get<bool>();
+  return result;
+}
+
 void check_names(const std::vector<Rule>& rules, const std::string& file,
                  std::vector<Error>& errors) {
   for (auto rule = rules.begin(); rule != rules.end(); ++rule) {
@@ -222,22 +246,9 @@ void check_names(const std::vector<Rule>& rules, const std::string& file,
 Document compile(const Json& document, const std::string& file, std::vector<Error>& errors) {
   Document result;
   result.source = file;
-  const auto usable = [&](const char* key) {
-    return document.is_object() && document.contains(key) &&
-           !has_error_below(errors, "/" + std::string(key));
-  };
-  if (usable("description"))
+  if (is_usable(document, "description", errors))
     result.description = text(document["description"]);
-  if (usable("log"))
-    compile_log(document["log"], result.log);
-  if (usable("link"))
-    compile_link(document["link"], result.link, file, errors);
-  if (usable("staging"))
-    result.staging = *parse_size(text(document["staging"]));
-  if (usable("pinned_budget"))
-    result.pinned_budget = parse_size(text(document["pinned_budget"])); // none of "auto"
-  if (usable("recall_wait"))
-    result.recall_wait = std::chrono::milliseconds(*parse_duration(text(document["recall_wait"])));
+  result.settings = compile_settings(document, file, errors);
   const bool listed =
       std::ranges::none_of(errors, [](const Error& error) { return error.pointer == "/rules"; });
   if (!document.is_object() || !document.contains("rules") || !listed)

@@ -73,6 +73,7 @@ Loaded load_if_present(const std::string& path, std::string_view program) {
 std::unique_ptr<Policy> pass_through() {
   Document document;
   document.source = "none (the policy has errors; everything passes through)";
+  document.settings.serve = false;
   Rule rule;
   rule.name = "pass-through";
   rule.backend = &stock_backend();

@@ -110,9 +110,8 @@ std::optional<in6_addr> LinkSettings::mapped_lid(uint16_t lid) const noexcept {
 Policy::Policy(Document document)
     : rules_(std::move(document.rules)),
       hits_(std::make_unique<std::atomic<uint64_t>[]>(rules_.size())),
-      link_(std::move(document.link)), log_(std::move(document.log)), staging_(document.staging),
-      pinned_budget_(document.pinned_budget), recall_wait_(document.recall_wait),
-      source_(std::move(document.source)), description_(std::move(document.description)),
+      settings_(std::move(document.settings)), source_(std::move(document.source)),
+      description_(std::move(document.description)),
       idle_(std::ranges::none_of(rules_, changes) && !may_ask_peers(rules_)),
       strands_remote_(may_unpin_remote(rules_) && !may_ask_peers(rules_)) {}
 

@@ -78,13 +78,13 @@ public:
   // them is bound to fail. Not an error, because a program may never let anybody use those rights.
   bool strands_remote() const noexcept { return strands_remote_; }
 
-  const LinkSettings& link() const noexcept { return link_; }
-  const LogSettings& log() const noexcept { return log_; }
-  uint64_t staging() const noexcept { return staging_; } // bytes, before RLIMIT_MEMLOCK
-  // Bytes; nothing: as the host has room for.
-  std::optional<uint64_t> pinned_budget() const noexcept { return pinned_budget_; }
-  // How long a change of a mapping waits at most for what peers have leased there.
-  std::chrono::milliseconds recall_wait() const noexcept { return recall_wait_; }
+  const Settings& settings() const noexcept { return settings_; }
+  const LinkSettings& link() const noexcept { return settings_.link; }
+  const LogSettings& log() const noexcept { return settings_.log; }
+  uint64_t staging() const noexcept { return settings_.staging; }
+  std::optional<uint64_t> pinned_budget() const noexcept { return settings_.pinned_budget; }
+  std::chrono::milliseconds recall_wait() const noexcept { return settings_.recall_wait; }
+  bool serves() const noexcept { return settings_.serve; }
   const std::string& source() const noexcept { return source_; } // path, "profile NAME" or built-in
   const std::string& description() const noexcept { return description_; }
 
@@ -100,11 +100,7 @@ private:
   std::vector<Rule> rules_;
   std::unique_ptr<std::atomic<uint64_t>[]> hits_;
   Hits* listener_ = nullptr;
-  LinkSettings link_;
-  LogSettings log_;
-  uint64_t staging_;
-  std::optional<uint64_t> pinned_budget_;
-  std::chrono::milliseconds recall_wait_;
+  Settings settings_;
   std::string source_;
   std::string description_;
   bool idle_;

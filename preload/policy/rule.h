@@ -5,7 +5,6 @@
 #include "policy/backends.h"
 #include "policy/settings.h"
 
-#include <chrono>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -46,11 +45,7 @@ struct Rule {
 struct Document {
   std::string source;
   std::string description;
-  LogSettings log;
-  LinkSettings link;
-  uint64_t staging = 16u << 20;
-  std::optional<uint64_t> pinned_budget;     // nothing: "auto", what the host has room for
-  std::chrono::milliseconds recall_wait{10}; // of a change of mappings, for what peers have leased
+  Settings settings;
   std::vector<Rule> rules;
 };
 

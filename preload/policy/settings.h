@@ -73,4 +73,14 @@ struct LinkSettings {
   std::optional<in6_addr> mapped_lid(uint16_t lid) const noexcept;
 };
 
+// The settings of a whole process. Defaults are the schema's.
+struct Settings {
+  LogSettings log;
+  LinkSettings link;
+  uint64_t staging = 16u << 20;              // bytes, before RLIMIT_MEMLOCK
+  std::optional<uint64_t> pinned_budget;     // bytes; nothing: "auto", what the host has room for
+  std::chrono::milliseconds recall_wait{10}; // of a change of mappings, for what peers have leased
+  bool serve = true; // the CPU carries out peers' requests to pinned regions, if peers ask
+};
+
 } // namespace adverb::policy

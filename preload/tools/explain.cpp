@@ -205,6 +205,11 @@ void print_link(const Policy& policy) {
              : "");
 }
 
+constexpr const char* served_note =
+    "the CPU carries peers' requests to pinned regions, if peers steer them to it";
+constexpr const char* unserved_note =
+    "the CPU carries no request to a pinned region, the NIC carries all";
+
 } // namespace
 
 void print_explanation(const Policy& policy, const std::string& origin, const Program& program,
@@ -243,6 +248,7 @@ void print_explanation(const Policy& policy, const std::string& origin, const Pr
          policy::size_text(policy.staging()).c_str(),
          policy.pinned_budget() ? policy::size_text(*policy.pinned_budget()).c_str() : "auto",
          static_cast<long long>(policy.recall_wait().count()));
+  printf("serve     %s\n", policy.serves() ? served_note : unserved_note);
   print_ways();
 }
 

@@ -117,7 +117,8 @@ class Page:
         self.lines += [".TP", f'.BR "{roff(name)}" ": {value}"', sentences(part["description"])]
         notes = []
         if "default" in part:
-            notes.append(f"Default: {part['default']}.")
+            word = part["default"]
+            notes.append(f"Default: {word if isinstance(word, str) else json.dumps(word)}.")
         if "x-minimum" in part or "minimum" in part:
             notes.append(f"Least: {part.get('x-minimum', part.get('minimum'))}.")
         if "x-maximum" in part or "maximum" in part:

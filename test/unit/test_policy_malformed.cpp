@@ -89,6 +89,9 @@ const std::vector<Case> structure = {
      ""},
     {"a wait of minutes", root(R"("recall_wait": "60001ms")"), "/recall_wait", "too large",
      "60000ms"},
+    {"serve as a word", root(R"("serve": "yes")"), "/serve", "expected true or false, got \"yes\"",
+     ""},
+    {"serve as a number", root(R"("serve": 1)"), "/serve", "expected true or false, got 1", ""},
     {"a budget of nothing written", root(R"("pinned_budget": "")"), "/pinned_budget",
      "expected a size", ""},
 };

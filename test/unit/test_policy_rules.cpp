@@ -65,6 +65,12 @@ TEST_CASE("a budget is a size, or as by default where it is said to be automatic
   CHECK_FALSE(load(R"({"version": 1, "pinned_budget": "auto"})")->pinned_budget());
 }
 
+TEST_CASE("the CPU serves pinned regions, too, unless the policy says that it does not") {
+  CHECK(load(R"({"version": 1})")->serves());
+  CHECK(load(R"({"version": 1, "serve": true})")->serves());
+  CHECK_FALSE(load(R"({"version": 1, "serve": false})")->serves());
+}
+
 TEST_CASE("access matches the remote rights of a region, whatever other bits it has") {
   const auto policy = load_rules(R"(
     {"match": {"access": ["remote_write"]}, "register": "none"},

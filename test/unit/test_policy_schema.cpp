@@ -111,18 +111,19 @@ TEST_CASE("patterns and formats of the schema agree") {
 TEST_CASE("the defaults of the schema are those of the code") {
   const Json& properties = schema()["properties"];
   const Json& link = properties["link"]["properties"];
-  const Document document;
-  CHECK(link["port"]["default"] == document.link.port);
+  const Settings settings;
+  CHECK(link["port"]["default"] == settings.link.port);
   CHECK(parse_duration(link["hello_timeout"]["default"].get<std::string>()) ==
-        static_cast<uint64_t>(document.link.hello_timeout.count()));
-  CHECK(link["spin"]["default"] == document.link.spin.count());
-  CHECK(parse_size(properties["staging"]["default"].get<std::string>()) == document.staging);
+        static_cast<uint64_t>(settings.link.hello_timeout.count()));
+  CHECK(link["spin"]["default"] == settings.link.spin.count());
+  CHECK(parse_size(properties["staging"]["default"].get<std::string>()) == settings.staging);
   CHECK(parse_duration(properties["recall_wait"]["default"].get<std::string>()) ==
-        static_cast<uint64_t>(document.recall_wait.count()));
+        static_cast<uint64_t>(settings.recall_wait.count()));
   CHECK(properties["pinned_budget"]["default"] == "auto");
-  CHECK_FALSE(document.pinned_budget);
+  CHECK_FALSE(settings.pinned_budget);
+  CHECK(properties["serve"]["default"] == settings.serve);
   CHECK(properties["log"]["properties"]["level"]["default"] == "warn");
-  CHECK(document.log.level == LogLevel::warn);
+  CHECK(settings.log.level == LogLevel::warn);
 }
 
 TEST_CASE("the actions of the schema are the rows of the code, and read back as they are written") {
