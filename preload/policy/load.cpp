@@ -104,7 +104,8 @@ Loaded load_text(std::string_view text, std::string_view file, std::string_view 
   const Json document = read_json(text, name, result.errors);
   if (document.is_null() && !result.errors.empty())
     return result;
-  validate(document, name, result.errors);
+  if (!validate(document, name, result.errors))
+    return result;
   Document compiled = compile(document, name, result.errors);
   if (!result.errors.empty())
     return result;

@@ -275,16 +275,17 @@ Json resolved(const Json& part) {
   return result;
 }
 
-void validate(const Json& document, const std::string& file, std::vector<Error>& errors) {
+bool validate(const Json& document, const std::string& file, std::vector<Error>& errors) {
   // A file of another version would only earn errors about keys that are right in its own.
   const Json& version = schema()["properties"]["version"]["const"];
   if (document.is_object() && document.contains("version") && document["version"] != version) {
     errors.push_back({file, "/version",
                       "expected " + version.dump() + ", got " + got(document["version"]),
                       "this adverb reads policies of version " + version.dump() + " only"});
-    return;
+    return false;
   }
   Validator(file, errors).check(document, schema(), "");
+  return true;
 }
 
 } // namespace adverb::policy

@@ -13,7 +13,8 @@ const Json& schema();
 // `part` with its "$ref" followed; keys beside the "$ref" win over those it leads to.
 Json resolved(const Json& part);
 
-// Adds an error for everything in `document` that the schema does not allow.
-void validate(const Json& document, const std::string& file, std::vector<Error>& errors);
+// Adds an error for everything in `document` that the schema does not allow. False: the document is
+// of another version, and nothing in it has been looked at.
+bool validate(const Json& document, const std::string& file, std::vector<Error>& errors);
 
 } // namespace adverb::policy

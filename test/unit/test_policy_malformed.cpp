@@ -55,6 +55,8 @@ const std::vector<Case> structure = {
     {"no version", "{}", "/version", "missing", "add \"version\": 1"},
     {"version 0", R"({"version": 0})", "/version", "expected 1, got 0", "version 1 only"},
     {"version 2", R"({"version": 2, "any": 3})", "/version", "expected 1, got 2", "version 1 only"},
+    {"version 2 with other types", R"({"version": 2, "staging": 5, "rules": [{"register": 7}]})",
+     "/version", "expected 1, got 2", "version 1 only"},
     {"version in quotes", R"({"version": "1"})", "/version", "expected 1, got \"1\"", ""},
     {"version true", R"({"version": true})", "/version", "expected 1, got true", ""},
     {"version 1.5", R"({"version": 1.5})", "/version", "expected 1, got 1.5", ""},
