@@ -12,7 +12,7 @@
 namespace adverb::policy {
 
 // What an action decides about, and so the keys of `match` that can hide it behind other rules.
-enum class Subject : uint8_t { region, queue_pair, device };
+enum class Subject : uint8_t { region, queue_pair, device, request };
 
 struct Action {
   std::string_view key; // as in the schema

@@ -29,6 +29,12 @@ constexpr RightsName rights_names[] = {
     {"remote_read", 0b11001100}, {"remote_atomic", 0b11110000},
 };
 
+struct OpcodeName {
+  std::string_view name;
+  Opcode value;
+};
+constexpr OpcodeName opcode_names[] = {{"write", Opcode::write}, {"read", Opcode::read}};
+
 const std::string& text(const Json& value) {
   return value.get_ref<const std::string&>();
 }
@@ -45,6 +51,31 @@ std::vector<std::string> texts(const Json& value) {
 
 template <typename Named> auto value_of(const Named& names, std::string_view name) {
   return std::ranges::find(names, name, [](const auto& entry) { return entry.name; });
+}
+
+uint64_t memory_address(const Json& value) {
+  return value.is_string() ? *parse_pointer(text(value)) : value.get<uint64_t>();
+}
+
+// What keys of `match` say of requests.
+Requests compile_requests(const Json& match) {
+  Requests result;
+  if (match.contains("opcode")) {
+    result.opcodes = 0;
+    for (const std::string& opcode : texts(match["opcode"]))
+      result.opcodes |= set_of(value_of(opcode_names, opcode)->value);
+  }
+  const Json length = match.value("length", Json::object());
+  if (length.contains("min"))
+    result.min_length = *parse_size(text(length["min"]));
+  if (length.contains("max"))
+    result.max_length = *parse_size(text(length["max"]));
+  const Json range = match.value("remote_address", Json::object());
+  if (range.contains("from"))
+    result.from = memory_address(range["from"]);
+  if (range.contains("to"))
+    result.to = memory_address(range["to"]);
+  return result;
 }
 
 Match compile_match(const Json& match) {
@@ -70,6 +101,7 @@ Match compile_match(const Json& match) {
   if (match.contains("peer"))
     for (const std::string& range : texts(match["peer"]))
       result.peers.push_back(*parse_cidr(range));
+  result.requests = compile_requests(match);
   return result;
 }
 
@@ -92,6 +124,26 @@ std::vector<std::string_view> action_keys() {
   return result;
 }
 
+uint64_t amount(const Json& value) {
+  const auto size = value.is_string() ? parse_size(text(value)) : std::nullopt;
+  return size ? *size : memory_address(value);
+}
+
+std::string shown(const Json& value) {
+  return value.is_string() ? in_quotes(text(value)) : value.dump();
+}
+
+// Why a key of `match` does not apply to an action, or what to use instead, before the remedy.
+std::string_view reason_against(std::string_view key, std::string_view action) {
+  if (key == "peer" && action == "register")
+    return "a region is registered before its peers are known; ";
+  if (key.ends_with("_size") && action == "steer")
+    return "use \"length\" for the length of a request; ";
+  if (key == "opcode" || key == "length" || key == "remote_address")
+    return "only requests have it; ";
+  return "";
+}
+
 class RuleChecker {
 public:
   RuleChecker(const std::string& file, std::vector<Error>& errors)
@@ -112,18 +164,44 @@ public:
                          "use " + quoted_list(backend_names(), "or")});
     if (!rule.contains("match"))
       return;
+    const std::string at = pointer + "/match";
     const Json& match = rule["match"];
     for (const auto& member : match.items())
       check_applies(member.key(), set, pointer);
-    if (match.contains("min_size") && match.contains("max_size") &&
-        *parse_size(text(match["min_size"])) > *parse_size(text(match["max_size"])))
-      errors_.push_back({file_, pointer + "/match/min_size",
-                         "the rule can never fire: min_size " + in_quotes(text(match["min_size"])) +
-                             " is above max_size " + in_quotes(text(match["max_size"])),
-                         "swap them"});
+    check_bounds(match, "min_size", "max_size", at);
+    if (match.contains("length"))
+      check_bounds(match["length"], "min", "max", at + "/length");
+    if (match.contains("remote_address"))
+      check_bounds(match["remote_address"], "from", "to", at + "/remote_address");
+    if (rule.contains("steer"))
+      check_steerable(match, at);
   }
 
 private:
+  // `part` is an object with two bounds, of which either may be absent.
+  void check_bounds(const Json& part, const char* low, const char* high,
+                    const std::string& pointer) {
+    if (part.contains(low) && part.contains(high) && amount(part[low]) > amount(part[high]))
+      errors_.push_back({file_, child_pointer(pointer, low),
+                         "the rule can never fire: " + std::string(low) + " " + shown(part[low]) +
+                             " is above " + high + " " + shown(part[high]),
+                         "swap them"});
+  }
+
+  // UD queue pairs have neither WRITE nor READ, and UC queue pairs have no READ.
+  void check_steerable(const Json& match, const std::string& pointer) {
+    if (!match.contains("qp_type"))
+      return;
+    const OpcodeSet wanted = compile_requests(match).opcodes;
+    OpcodeSet possible = 0;
+    for (const Json& type : match["qp_type"])
+      possible |= type == "RC" ? any_opcode : type == "UC" ? set_of(Opcode::write) : OpcodeSet{};
+    if ((wanted & possible) == 0)
+      errors_.push_back({file_, child_pointer(pointer, "qp_type"),
+                         "the rule can never fire: these queue pairs have no such requests",
+                         "add \"RC\", or remove the key"});
+  }
+
   // A key that has no meaning for one of the rule's actions would make that action never fire.
   void check_applies(const std::string& key, const std::vector<std::string_view>& set,
                      const std::string& pointer) {
@@ -134,8 +212,7 @@ private:
     for (std::string_view action : set) {
       if (std::ranges::find(*applies, Json(action)) != applies->end())
         continue;
-      const std::string why =
-          key == "peer" ? "a region is registered before its peers are known; " : "";
+      const std::string why(reason_against(key, action));
       errors_.push_back(
           {file_, child_pointer(pointer + "/match", key),
            in_quotes(key) + " does not apply to the action " + in_quotes(action),

@@ -119,6 +119,15 @@ std::string suggest_peer(std::string_view text) {
   return {};
 }
 
+// "7f00", "0X7f00" → "0x7f00".
+std::string suggest_pointer(std::string_view text) {
+  const std::string low = lowered(text);
+  for (const std::string& meant : {low, "0x" + low})
+    if (parse_pointer(meant))
+      return meant;
+  return {};
+}
+
 std::string no_suggestion(std::string_view) {
   return {};
 }
@@ -142,6 +151,8 @@ constexpr Format formats[] = {
      parse_duration},
     {"adverb-cidr", "an address range such as \"10.0.0.0/8\"",
      [](std::string_view text) { return parse_cidr(text).has_value(); }, suggest_cidr},
+    {"adverb-pointer", "a memory address such as \"0x7f0000000000\"",
+     [](std::string_view text) { return parse_pointer(text).has_value(); }, suggest_pointer},
     {"adverb-address", "an IP address such as \"10.0.0.1\"",
      [](std::string_view text) { return parse_address(text).has_value(); }, no_suggestion},
     {"adverb-peer", "a GID, an IP address, \"lid:NUMBER\" or \"guid:HEX\"",
@@ -168,6 +179,16 @@ std::optional<uint64_t> parse_duration(std::string_view text) {
   if (!number || number->rest != "ms")
     return std::nullopt;
   return number->value;
+}
+
+std::optional<uint64_t> parse_pointer(std::string_view text) {
+  if (!text.starts_with("0x"))
+    return std::nullopt;
+  uint64_t value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, failure] = std::from_chars(text.data() + 2, end, value, 16);
+  const bool whole = failure == std::errc{} && stop == end && text.size() <= 18;
+  return whole ? std::optional(value) : std::nullopt;
 }
 
 std::optional<in6_addr> parse_address(std::string_view text) {

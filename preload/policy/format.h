@@ -14,6 +14,7 @@ namespace adverb::policy {
 
 std::optional<uint64_t> parse_size(std::string_view text);     // "64KiB" → 65536
 std::optional<uint64_t> parse_duration(std::string_view text); // "200ms" → 200 (milliseconds)
+std::optional<uint64_t> parse_pointer(std::string_view text);  // "0x7f00" → 32512
 std::optional<in6_addr> parse_address(std::string_view text);  // IPv4 becomes v4-mapped
 std::optional<Cidr> parse_cidr(std::string_view text);         // no bits beyond the prefix
 std::optional<LinkSettings::Mapping> parse_peer(std::string_view text); // without .address

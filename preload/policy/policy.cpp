@@ -46,6 +46,22 @@ bool changes(const Rule& rule) noexcept {
   return rule.backend != nullptr && rule.backend != &stock_backend();
 }
 
+// What the rule says of a queue pair's requests. Nothing: the rule does not match the queue pair.
+std::optional<Steer> steer_of(const Rule& rule, const QpQuery& query) noexcept {
+  const Match& match = rule.match;
+  if (!rule.steer || !matches_qp_type(match, query.qp_type) || !matches_device(match, query.device))
+    return std::nullopt;
+  if (match.peers.empty())
+    return rule.steer;
+  if (query.peer == nullptr)
+    return Steer::offload; // whoever the peer is, the NIC reaches its pinned regions
+  return contains(match.peers, *query.peer) ? rule.steer : std::nullopt;
+}
+
+bool matches_any_request(const Match& match) noexcept {
+  return match.requests == Requests{};
+}
+
 bool may_unpin_remote(const std::vector<Rule>& rules) noexcept {
   constexpr RightsSet local_only = 1; // the combination of no rights at all
   return std::ranges::any_of(rules, [](const Rule& rule) {
@@ -179,6 +195,36 @@ Peers Policy::peers(const QpQuery& query) const noexcept {
 
 Order Policy::order(const QpQuery& query) const noexcept {
   return decide(query, &Rule::order, Order::strict);
+}
+
+std::vector<SteerRule> Policy::steering(const QpQuery& query) const {
+  std::vector<SteerRule> result;
+  for (size_t i = 0; i < rules_.size(); ++i) {
+    const auto steer = steer_of(rules_[i], query);
+    if (!steer)
+      continue;
+    result.push_back({rules_[i].match.requests, *steer, i});
+    if (matches_any_request(rules_[i].match))
+      break;
+  }
+  return result;
+}
+
+bool Policy::steers(const QpQuery& query) const noexcept {
+  for (const Rule& rule : rules_) {
+    const auto steer = steer_of(rule, query);
+    if (!steer)
+      continue;
+    if (*steer != Steer::offload)
+      return true;
+    if (matches_any_request(rule.match))
+      return false;
+  }
+  return false;
+}
+
+void Policy::steered_by(const SteerRule& rule) const noexcept {
+  count(rules_[rule.rule]);
 }
 
 std::optional<uint64_t> Policy::copy_below(std::string_view device) const noexcept {

@@ -4,12 +4,13 @@
 //
 // Questions are answered without locks or allocation, from any thread; the first rule that matches
 // and sets the action in question wins. With no such rule: register by the first backend of the
-// list, peers "auto", order "strict". Loading allocates and reads files; it never throws and
-// reports every error at once.
+// list, peers "auto", order "strict", steer "offload". Loading allocates and reads files; it never
+// throws and reports every error at once.
 #pragma once
 
 #include "policy/backends.h"
 #include "policy/settings.h"
+#include "policy/steer.h"
 
 #include <atomic>
 #include <chrono>
@@ -67,6 +68,15 @@ public:
   // peer may get it, "strict" if any peer may get it. Ask again once the address is known.
   Peers peers(const QpQuery& query) const noexcept;
   Order order(const QpQuery& query) const noexcept;
+
+  // Who carries requests of a queue pair to pinned regions of its peer: the rules that can match,
+  // of which the first match wins (deciding() in policy/steer.h); without a match the NIC does. Ask
+  // when the peer is known: until then, a rule for certain peers says offload. Allocates.
+  std::vector<SteerRule> steering(const QpQuery& query) const;
+  // False: steering() says nothing but offload.
+  bool steers(const QpQuery& query) const noexcept;
+  // Counts a hit for the rule that decided a request.
+  void steered_by(const SteerRule& rule) const noexcept;
 
   // Bytes below which copying into staging beats a window, if a rule overrides the measurement.
   std::optional<uint64_t> copy_below(std::string_view device) const noexcept;

@@ -4,6 +4,7 @@
 
 #include "policy/backends.h"
 #include "policy/settings.h"
+#include "policy/steer.h"
 
 #include <cstdint>
 #include <limits>
@@ -30,6 +31,7 @@ struct Match {
   uint64_t min_size = 0;
   uint64_t max_size = std::numeric_limits<uint64_t>::max(); // inclusive
   std::vector<Cidr> peers;                                  // empty matches all
+  Requests requests;
 };
 
 struct Rule {
@@ -40,6 +42,7 @@ struct Rule {
   std::optional<Peers> peers;
   std::optional<Order> order;
   std::optional<uint64_t> copy_below;
+  std::optional<Steer> steer;
 };
 
 struct Document {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // Finds rules that can never fire. Programs, devices and peers are compared pattern by pattern,
-// which may miss a shadow but never invents one; rights, queue pair types and sizes are compared as
-// sets, so several earlier rules can cover a later one together.
+// which may miss a shadow but never invents one; rights, queue pair types, sizes and requests are
+// compared as sets, so several earlier rules can cover a later one together.
 #include "policy/actions.h"
 #include "policy/compile.h"
 #include "policy/glob.h"
 #include "policy/suggest.h"
 
 #include <algorithm>
-#include <functional>
+#include <set>
 
 namespace adverb::policy {
 namespace {
@@ -37,23 +37,33 @@ bool peers_cover(const std::vector<Cidr>& earlier, const std::vector<Cidr>& late
   });
 }
 
-// The sizes min…max are covered by the intervals of those rules that match this combination of
-// rights. `rules` is walked in order of min_size.
-bool sizes_cover(const Earlier& rules, const Match& match, RightsSet combination) {
-  std::vector<const Match*> intervals;
-  for (const Rule* rule : rules)
-    if (rule->match.rights & combination)
-      intervals.push_back(&rule->match);
-  std::ranges::sort(intervals, {}, &Match::min_size);
-  uint64_t next = match.min_size; // the first size not covered so far
-  for (const Match* interval : intervals) {
-    if (interval->min_size > next)
+// Bounds are inclusive.
+struct Interval {
+  uint64_t from;
+  uint64_t to;
+};
+
+// Each value of `wanted` is in one of the intervals.
+bool intervals_cover(std::vector<Interval> intervals, Interval wanted) {
+  std::ranges::sort(intervals, {}, &Interval::from);
+  uint64_t next = wanted.from; // the first value not covered so far
+  for (const Interval& interval : intervals) {
+    if (interval.from > next)
       return false;
-    if (interval->max_size >= match.max_size)
+    if (interval.to >= wanted.to)
       return true;
-    next = std::max(next, interval->max_size + 1);
+    next = std::max(next, interval.to + 1);
   }
   return false;
+}
+
+// The sizes are covered by those rules that match this combination of rights.
+bool sizes_cover(const Earlier& rules, const Match& match, RightsSet combination) {
+  std::vector<Interval> intervals;
+  for (const Rule* rule : rules)
+    if (rule->match.rights & combination)
+      intervals.push_back({rule->match.min_size, rule->match.max_size});
+  return intervals_cover(std::move(intervals), {match.min_size, match.max_size});
 }
 
 bool regions_covered(const Earlier& rules, const Match& match) {
@@ -73,6 +83,61 @@ bool queue_pairs_covered(const Earlier& rules, const Match& match) {
   return (match.qp_types & ~covered) == 0;
 }
 
+// The lengths, between min_length and max_length of `wanted`, at which a rule starts to match.
+// All lengths from one to the next are treated alike by the rules.
+std::set<uint64_t> length_starts(const Earlier& rules, const Requests& wanted) {
+  std::set<uint64_t> result = {wanted.min_length};
+  const auto add = [&](uint64_t length) {
+    if (length > wanted.min_length && length <= wanted.max_length)
+      result.insert(length);
+  };
+  for (const Rule* rule : rules) {
+    add(rule->match.requests.min_length);
+    if (rule->match.requests.max_length < wanted.max_length)
+      add(rule->match.requests.max_length + 1);
+  }
+  return result;
+}
+
+// The rules match requests of this length to each address of `wanted`.
+bool addresses_cover(const Earlier& rules, uint64_t length, const Requests& wanted) {
+  std::vector<Interval> intervals;
+  for (const Rule* rule : rules) {
+    const Requests& its = rule->match.requests;
+    if (length >= its.min_length && length <= its.max_length)
+      intervals.push_back({its.from, its.to});
+  }
+  return intervals_cover(std::move(intervals), {wanted.from, wanted.to});
+}
+
+bool lengths_cover(const Earlier& rules, const Requests& wanted) {
+  return std::ranges::all_of(length_starts(rules, wanted), [&](uint64_t length) {
+    return addresses_cover(rules, length, wanted);
+  });
+}
+
+// Requests of one opcode on queue pairs of one type.
+bool opcode_covered(const Earlier& rules, const Match& match, QpTypeSet type, OpcodeSet opcode) {
+  if ((match.qp_types & type) == 0 || (match.requests.opcodes & opcode) == 0)
+    return true;
+  Earlier same;
+  for (const Rule* rule : rules)
+    if ((rule->match.qp_types & type) && (rule->match.requests.opcodes & opcode) &&
+        peers_cover(rule->match.peers, match.peers))
+      same.push_back(rule);
+  return lengths_cover(same, match.requests);
+}
+
+bool requests_covered(const Earlier& rules, const Match& match) {
+  // enum ibv_qp_type: RC and UC, and one that stands for those that no rule names.
+  constexpr QpTypeSet types[] = {1u << 2, 1u << 3, 1u << 31};
+  for (const QpTypeSet type : types)
+    for (const Opcode opcode : {Opcode::write, Opcode::read})
+      if (!opcode_covered(rules, match, type, set_of(opcode)))
+        return false;
+  return true;
+}
+
 // The earlier rules leave the action nothing to decide of what `match` matches.
 bool covers(const Earlier& earlier, const Match& match, Subject subject) {
   switch (subject) {
@@ -80,6 +145,8 @@ bool covers(const Earlier& earlier, const Match& match, Subject subject) {
     return regions_covered(earlier, match);
   case Subject::queue_pair:
     return queue_pairs_covered(earlier, match);
+  case Subject::request:
+    return requests_covered(earlier, match);
   case Subject::device:
     break;
   }

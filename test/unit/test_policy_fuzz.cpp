@@ -20,6 +20,10 @@ const std::vector<std::string>& seeds() {
       "allow": ["::1"], "peers": {"lid:1": "10.0.0.1", "guid:0000000000000001": "::1"}},
       "log": {"level": "off", "file": "/x"}, "rules": [{"match": {"peer": ["::/0"],
       "qp_type": ["UC"]}, "order": "relaxed"}, {"copy_below": "1B"}]})");
+    result.emplace_back(R"({"version": 1, "serve": false, "rules": [{"match": {"opcode": ["read"],
+      "length": {"min": "1B", "max": "4KiB"}, "remote_address": {"from": "0x1000", "to": 8191}},
+      "steer": "unload"}, {"match": {"opcode": "write", "qp_type": ["RC", "UC"]},
+      "steer": "auto"}, {"steer": "offload"}]})");
     return result;
   }());
   return texts;
@@ -55,6 +59,11 @@ const std::vector<std::string> words = {"{",
                                         "\"[\"",
                                         "\"*\"",
                                         "\"::/0\"",
+                                        "\"length\"",
+                                        "\"remote_address\"",
+                                        "\"0xffffffffffffffff\"",
+                                        "9007199254740992",
+                                        "1e18",
                                         "\"1.2.3.4/0\"",
                                         "\xff",
                                         "\xef\xbb\xbf",
@@ -98,6 +107,8 @@ TEST_CASE("no mutation of a policy crashes, and every refusal says why") {
       ++accepted;
       (void)loaded.policy->region({"rxe0", random(), static_cast<unsigned>(random() & 15u)});
       (void)loaded.policy->peers({"rxe0", static_cast<int>(random() % 10)});
+      (void)deciding(loaded.policy->steering({"rxe0", static_cast<int>(random() % 10)}),
+                     Opcode::read, random(), random());
     } else {
       ++refused;
       REQUIRE_FALSE(loaded.errors.empty());

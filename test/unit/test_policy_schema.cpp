@@ -86,7 +86,8 @@ TEST_CASE("patterns and formats of the schema agree") {
                                             "node",    "fe80::1",    "::ffff:10.0.0.1",
                                             "lid:7",   "lid:",       "guid:0002c90300001234",
                                             "guid:",   "/a",         "a",
-                                            "/a\nb",   "/"};
+                                            "/a\nb",   "/",          "0x7f00",
+                                            "0X1",     "0x",         "0xFFFFFFFFFFFFFFFF"};
   size_t checked = 0;
   walk(schema(), "", [&](const Json& part, const std::string& pointer) {
     if (!part.contains("format"))
