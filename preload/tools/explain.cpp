@@ -180,13 +180,12 @@ void print_queue_pairs(const Policy& policy, const std::string& device) {
               (order == policy::Order::relaxed ? "relaxed (" : "strict (") + about_order.rule() +
               ")");
     }
-    if (peers.size() == 1)
-      puts("  queue pairs");
-    else if (peer.empty())
-      puts("  queue pairs to other peers");
-    else
-      printf("  queue pairs to %s\n", peer.c_str());
+    const std::string whose = peers.size() == 1 ? ""
+                              : peer.empty()    ? "other peers"
+                                                : peer; // empty: any peer's
+    printf("  queue pairs%s\n", whose.empty() ? "" : (" to " + whose).c_str());
     print(lines, std::size(qp_types));
+    print_steering(policy, device, whose.empty() ? "" : " of " + whose, address);
   }
 }
 

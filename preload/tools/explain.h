@@ -18,6 +18,11 @@ constexpr const char* stranded_note =
 void print_explanation(const policy::Policy& policy, const std::string& origin,
                        const Program& program, const std::string& device);
 
+// Who carries requests of queue pairs to pinned regions of the peer, if rules say so; to stdout.
+// `whose` ends the title.
+void print_steering(const policy::Policy& policy, const std::string& device,
+                    const std::string& whose, const in6_addr& peer);
+
 // Which way requests take, and why, whatever the policy; to stdout.
 void print_ways();
 

@@ -39,7 +39,7 @@ If the policy has an error,
 starts nothing, and adverb changes nothing in a program that is started otherwise.
 .PP
 Sizes are strings such as "64KiB", with B, KiB, MiB, GiB or TiB.
-Address ranges are written "10.0.0.0/8" or "fe80::/10".
+Address ranges are written "10.0.0.0/8" or "fe80::/10", and memory addresses "0x7f0000000000".
 Patterns are those of the shell: *, ?, [a-z], [!a-z].
 Every object may hold a
 .B $comment
@@ -48,7 +48,8 @@ Every object may hold a
 
 TAIL_RULES = r"""Rules are tried from first to last.
 For each action, the first rule that matches and sets it decides.
-Without such a rule, regions are pinned, peers are asked and order is strict.
+Without such a rule, regions are pinned, peers are asked and order is strict, and the NIC carries
+requests to pinned regions.
 """
 
 TAIL = r""".SH EXAMPLE
@@ -104,11 +105,12 @@ class Page:
         if "enum" in part:
             return " | ".join(json.dumps(word) for word in part["enum"])
         if "oneOf" in part:
-            return f"{self.value(part['oneOf'][0])}, or a list"
+            first, other = part["oneOf"]
+            return self.value(first) + (", or a list" if other["type"] == "array" else f" or {self.value(other)}")
         if part["type"] == "array":
             return f"list of {self.value(part['items'])}" if "items" in part else "list"
         names = {"adverb-size": "size", "adverb-duration": "duration", "adverb-cidr": "address range",
-                 "adverb-path": "path", "adverb-address": "address"}
+                 "adverb-path": "path", "adverb-address": "address", "adverb-pointer": "memory address"}
         return names.get(part.get("format"), part["type"])
 
     def key(self, name, part):
@@ -134,6 +136,13 @@ class Page:
             if not name.startswith("$") and wanted(self.resolve(child)):
                 self.key(name, child)
 
+    def objects(self, part):
+        """The keys of match that are objects, each with a section of its own."""
+        for name, child in self.resolve(part)["properties"].items():
+            if self.resolve(child).get("properties") is not None:
+                self.section("SS", f"{name} of match")
+                self.keys(child)
+
     def section(self, kind, title):
         self.lines.append(f'.{kind} "{title}"')
 
@@ -156,6 +165,7 @@ def main(output, schema_path, *profiles):
     page.keys(rule, lambda part: "x-action" in part)
     page.section("SS", "match")
     page.keys(rule["properties"]["match"])
+    page.objects(rule["properties"]["match"])
     page.section("SH", "PROFILES")
     for path in sorted(profiles):
         text = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))

@@ -85,6 +85,33 @@ else
 fi
 run "$adverb" policy explain --device mlx5_0 --policy "$scratch/mixed.json" sh
 expect_output "explain answers for one device" 0 "device mlx5_0"
+cat >"$scratch/steered.json" <<'POLICY'
+{"version": 1, "serve": false, "rules": [
+  {"name": "small", "match": {"opcode": "write", "length": {"min": "8B", "max": "4KiB"}}, "steer": "auto"},
+  {"name": "low", "match": {"peer": "10.0.0.0/8", "remote_address": {"from": 4096, "to": "0x1fff"}}, "steer": "unload"},
+  {"name": "rc", "match": {"qp_type": ["RC"], "opcode": ["read"]}, "steer": "offload"}]}
+POLICY
+run "$adverb" policy explain --policy "$scratch/steered.json" sh
+expect_output "explain lists steering rules among the rest" 0 "/rules/0 \"small\": steer auto"
+expect_output "explain says who carries which requests" 0 "    WRITE from 8B up to 4KiB: the NIC or the owner's CPU, by measurement (by rule \"small\")
+    WRITE, READ at addresses from 0x1000 to 0x1fff: the owner's CPU (by rule \"low\")
+    READ: the NIC (by rule \"rc\")
+    all others: the NIC (no rule says otherwise)"
+expect_output "explain tells types of queue pairs apart" 0 "requests of UC to pinned regions of other peers"
+expect_output "explain says that the CPU serves no pinned region" 0 "serve     the CPU carries no request to a pinned region"
+run "$adverb" policy explain --profile steer sh
+expect_output "explain says who carries all other requests" 0 "    all: the NIC (by rule \"other-requests\")"
+expect_output "explain says that the CPU serves pinned regions" 0 "serve     the CPU carries peers' requests"
+run "$adverb" policy explain --profile unpinned sh
+if [[ $output == *"to pinned regions"$'\n'* ]]; then
+  fail "explain is silent on steering without a rule for it" "$output"
+else
+  pass "explain is silent on steering without a rule for it"
+fi
+printf '{"version": 1, "rules": [{"register": "none", "peers": "none", "order": "strict"}, {"steer": "auto"}]}' \
+  >"$scratch/unasked.json"
+run "$adverb" policy explain --policy "$scratch/unasked.json" sh
+expect_output "explain says that steering needs a peer that is asked" 0 "all: the NIC (the peer is not asked"
 run "$adverb" policy explain no-such-program
 expect_output "explain says why a program cannot be run" 127 "cannot be run under adverb: no such program"
 run "$adverb" policy explain sh

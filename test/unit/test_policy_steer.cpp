@@ -263,3 +263,15 @@ TEST_CASE("several earlier rules can leave a later one no request together") {
   CHECK_FALSE(fires(small + "," + writes, R"("opcode": "read", "length": {"max": "8B"})"));
   CHECK(fires(small + "," + writes, R"("opcode": "read")"));
 }
+
+TEST_CASE("the profile steer pins all regions, and lets small WRITEs go by the faster way") {
+  const auto loaded = load_profile("steer", "/p");
+  REQUIRE(loaded);
+  const Policy& policy = *loaded.policy;
+  for (unsigned access : {0u, 2u, 4u, 8u, 15u})
+    CHECK(policy.region({"d", 1, access}).name == "pinned");
+  CHECK(policy.peers(rc_far) == Peers::automatic);
+  CHECK(steer(policy, rc_far, {Opcode::write, 4096}) == Steer::automatic);
+  CHECK(steer(policy, rc_far, {Opcode::write, 4097}) == Steer::offload);
+  CHECK(steer(policy, rc_far, {Opcode::read, 8}) == Steer::offload);
+}
