@@ -62,11 +62,11 @@ std::string carrier(Steer steer) {
   return "the NIC or the owner's CPU, by measurement";
 }
 
-std::string rule_words(const Policy& policy, const policy::SteerRule& rule) {
+std::string rule_words(const Policy& policy, const policy::SteerRule& rule, bool first) {
   const Requests& requests = rule.requests;
   const std::string which =
       requests == Requests{}
-          ? "all"
+          ? (first ? "all" : "all others")
           : opcode_words(requests.opcodes) + length_words(requests) + address_words(requests);
   return "    " + which + ": " + carrier(rule.steer) + " (by rule " +
          policy::in_quotes(policy.rules()[rule.rule].name) + ")\n";
@@ -79,9 +79,12 @@ std::string steering_words(const Policy& policy, const policy::QpQuery& query) {
   std::string result;
   const auto rules = policy.steering(query);
   for (const policy::SteerRule& rule : rules)
-    result += rule_words(policy, rule);
+    result += rule_words(policy, rule, &rule == &rules.front());
   const bool all = !rules.empty() && rules.back().requests == Requests{};
-  return all ? result : result + "    all others: the NIC (no rule says otherwise)\n";
+  if (all)
+    return result;
+  return result + (rules.empty() ? "    all" : "    all others") +
+         ": the NIC (no rule says otherwise)\n";
 }
 
 } // namespace
