@@ -74,7 +74,7 @@ const std::vector<malformed::Case> wrong = {
      "expected a memory address such as \"0x7f0000000000\", got \"7f00\"",
      "did you mean \"0x7f00\"?"},
     {"an address of 17 digits",
-     rules(steered(R"("remote_address": {"to": "0x10000000000000000"})")),
+     rules(steered(R"("remote_address": {"to": "0x00000000000000001"})")),
      "/rules/0/match/remote_address/to", "expected a memory address", ""},
     {"an address of no digit", rules(steered(R"("remote_address": {"to": "0x"})")),
      "/rules/0/match/remote_address/to", "expected a memory address", ""},
