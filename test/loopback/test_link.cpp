@@ -178,7 +178,7 @@ TEST_CASE("a delayed packet has the bytes and the order of its sending, and is n
 
 TEST_CASE("UC loses a whole message with any of its packets") {
   constexpr uint32_t kParts = 8, kMessages = 1000, kMtu = 1024;
-  const Setting setting("loss=0.05");
+  const Setting setting(kLink, "loss=0.05");
   EndOptions options{.type = IBV_QPT_UC};
   Pair p(options, options);
   uint32_t arrived = 0;
@@ -204,7 +204,7 @@ TEST_CASE("UC loses a whole message with any of its packets") {
 }
 
 TEST_CASE("RC keeps its promises over the worst link") {
-  const Setting setting("loss=1,late=1:1s,delay=1s,unbacked=place");
+  const Setting setting(kLink, "loss=1,late=1:1s,delay=1s,unbacked=place");
   Pair p;
   for (uint32_t i = 0; i < 1000; ++i) {
     REQUIRE(p.b.receive(0, 64) == 0);

@@ -1,22 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // Two ends joined by a bad link, and numbered packets from one to the other.
 #pragma once
-#include "test_ends.h"
+#include "test_setting.h"
 
-#include <array>
-#include <cstdlib>
-#include <string>
-
-// The setting of the devices that are opened in a scope.
-class Setting {
-public:
-  explicit Setting(const std::string& text) {
-    REQUIRE(setenv("ADVERB_LOOPBACK_LINK", text.c_str(), 1) == 0);
-  }
-  ~Setting() { unsetenv("ADVERB_LOOPBACK_LINK"); }
-  Setting(const Setting&) = delete;
-  Setting& operator=(const Setting&) = delete;
-};
+inline constexpr const char* kLink = "ADVERB_LOOPBACK_LINK";
 
 enum class Kind { uc_send, uc_write, ud_send };
 
@@ -35,7 +22,7 @@ public:
   };
 
   Line(Kind kind, const std::string& setting)
-      : kind(kind), setting(setting), sender(options(kind)), receiver(options(kind)) {
+      : kind(kind), setting(kLink, setting), sender(options(kind)), receiver(options(kind)) {
     sender.connect(receiver.address());
     receiver.connect(sender.address());
     sender.fill_route(route);

@@ -3,10 +3,6 @@
 // that are wrong. The device hands out the number freed last, again at once (meson.build).
 #include "test_link_ends.h"
 
-#include <cerrno>
-#include <fcntl.h>
-#include <unistd.h>
-
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -61,34 +57,6 @@ template <typename Fence> bool lands_behind(Fence fence) {
     CHECK(line.receiver.quiet() == !changed);
     return changed;
   }
-}
-
-// What opening a device says on stderr, with the error number behind it.
-std::string complaint_of(const std::string& text) {
-  const Setting setting(text);
-  int count = 0;
-  ibv_device** list = ibv_get_device_list(&count);
-  REQUIRE(count >= 1);
-  std::array<int, 2> ends = {};
-  REQUIRE(pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) == 0);
-  const int before = dup(STDERR_FILENO);
-  REQUIRE(dup2(ends[1], STDERR_FILENO) == STDERR_FILENO);
-  errno = 0;
-  ibv_context* context = ibv_open_device(list[0]);
-  const int error = errno;
-  dup2(before, STDERR_FILENO);
-  close(before);
-  close(ends[1]);
-  std::array<char, 512> said = {};
-  const ssize_t length = read(ends[0], said.data(), said.size());
-  close(ends[0]);
-  ibv_free_device_list(list);
-  if (context != nullptr) {
-    CHECK(ibv_close_device(context) == 0);
-    return "opened";
-  }
-  CHECK(error == EINVAL);
-  return {said.data(), static_cast<size_t>(std::max<ssize_t>(length, 0))};
 }
 
 } // namespace
@@ -194,16 +162,16 @@ TEST_CASE("a setting that is wrong names its word and opens no device") {
   for (const std::string good :
        {"seed=7,loss=1e-2,burst=4,duplicate=1e-3,reorder=1e-2:8,late=1e-3:50ms,delay=5ms",
         "reorder=1:1:2s,unbacked=place", "loss=1", "delay=0ns", ""})
-    CHECK(complaint_of(good) == "opened");
+    CHECK(complaint_of(kLink, good) == "opened");
   for (const std::string bad :
        {"los=1e-2",    "loss",           "loss=",         "loss=2",          "loss=-1",
         "loss=nan",    "loss=1x",        "seed=-1",       "seed=1.5",        "burst=0.5",
         "reorder=0.1", "reorder=0.1:0",  "reorder=0.1:x", "reorder=0.1:3:2", "late=0.1",
         "late=0.1:50", "late=0.1:50min", "late=2:50ms",   "delay=ms",        "unbacked=keep"})
     for (const std::string& text : {bad, "seed=1," + bad, bad + ",seed=1"}) {
-      const std::string said = complaint_of(text);
+      const std::string said = complaint_of(kLink, text);
       CHECK(said.find("ADVERB_LOOPBACK_LINK: '" + bad + "': ") != std::string::npos);
     }
-  CHECK(complaint_of("seed=1,").find("'': ") != std::string::npos);
-  CHECK(complaint_of("loss=0.9,burst=1").find("'burst'") != std::string::npos);
+  CHECK(complaint_of(kLink, "seed=1,").find("'': ") != std::string::npos);
+  CHECK(complaint_of(kLink, "loss=0.9,burst=1").find("'burst'") != std::string::npos);
 }
