@@ -112,20 +112,44 @@ void fill_context(Context& context) {
   base.ops.post_recv = post_recv;
 }
 
-// The link of the device to be opened. False and errno if the setting is wrong.
-bool read_link(std::unique_ptr<const LinkSetting>& link) {
-  const char* text = getenv("ADVERB_LOOPBACK_LINK");
+// Reads a setting of the device to be opened, unless the variable is unset or empty. False and
+// errno if the setting is wrong.
+template <typename T, typename Keep>
+bool read_setting(const char* variable, bool (*parse)(std::string_view, T&, std::string&),
+                  const Keep& keep) {
+  const char* text = getenv(variable);
   if (text == nullptr || *text == '\0')
     return true;
-  auto setting = std::make_unique<LinkSetting>();
+  T setting;
   std::string complaint;
-  if (!parse_link(text, *setting, complaint)) {
-    fprintf(stderr, "adverb-loopback: ADVERB_LOOPBACK_LINK: %s\n", complaint.c_str());
+  if (!parse(text, setting, complaint)) {
+    fprintf(stderr, "adverb-loopback: %s: %s\n", variable, complaint.c_str());
     errno = EINVAL;
     return false;
   }
-  link = std::move(setting);
+  keep(setting);
   return true;
+}
+
+bool read_settings(Context& context) {
+  return read_setting<LinkSetting>("ADVERB_LOOPBACK_LINK", parse_link,
+                                   [&](const LinkSetting& setting) {
+                                     context.link = std::make_unique<const LinkSetting>(setting);
+                                   }) &&
+         read_setting<TranslationSetting>(
+             "ADVERB_LOOPBACK_TRANSLATIONS", parse_translations,
+             [&](const TranslationSetting& setting) { context.translation_setting = setting; });
+}
+
+// False and errno if the arena has no room.
+bool open_translations(Context& context) {
+  if (!context.translation_setting)
+    return true;
+  context.translations = context.process->translations().open(
+      *context.process, context.device->number, *context.translation_setting);
+  if (context.translations == 0)
+    errno = ENOMEM;
+  return context.translations != 0;
 }
 
 std::atomic<uint32_t>* delivered_counter(ibv_event_type type, ibv_async_event& event) {
@@ -169,26 +193,26 @@ using namespace adverb::loopback;
 extern "C" {
 
 ibv_context* ibv_open_device(ibv_device* device) {
-  std::unique_ptr<const LinkSetting> link;
-  if (!read_link(link))
+  auto context = std::make_unique<Context>();
+  if (!read_settings(*context))
     return nullptr;
-  Process* process = Process::current();
-  if (process == nullptr)
-    return nullptr;
-  auto* context = new Context{};
-  context->process = process;
   context->device = as<Device>(device);
-  context->link = std::move(link);
+  context->process = Process::current();
+  if (context->process == nullptr || !open_translations(*context))
+    return nullptr;
   fill_context(*context);
-  return &context->verbs.context;
+  return &context.release()->verbs.context;
 }
 
 int ibv_close_device(ibv_context* base) {
   Context* context = context_of(base);
   close(base->cmd_fd);
   // With objects left over the kernel would free them; here they stay, and so must the context.
-  if (context->objects.load() == 0)
-    delete context;
+  if (context->objects.load() != 0)
+    return 0;
+  if (context->translations != 0)
+    context->process->translations().close(*context->process, context->translations);
+  delete context;
   return 0;
 }
 

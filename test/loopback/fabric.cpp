@@ -199,6 +199,8 @@ bool Process::claim_slot() {
       record.word.store(0);
     slot.attention.store(0);
     slot.asleep.store(0);
+    slot.translation_hits.store(0);
+    slot.translation_misses.store(0);
     slot.incarnation.store(incarnation_);
     return true;
   }

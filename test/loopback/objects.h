@@ -8,6 +8,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 
 namespace adverb::loopback {
 
@@ -51,6 +52,8 @@ struct Context {
   std::atomic<uint32_t> objects{0};
   std::unique_ptr<const LinkSetting> link; // nullptr: the link is good
   std::atomic<uint32_t> lanes{0};          // the UC and UD queue pairs made with the link
+  std::optional<TranslationSetting> translation_setting;
+  uint64_t translations = 0; // arena offset of the TranslationCache, 0 without a setting
 };
 
 inline Context* context_of(ibv_context* context) {

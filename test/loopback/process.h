@@ -4,6 +4,7 @@
 // the fork stay with the parent's. All methods may be called from any thread.
 #pragma once
 #include "shm.h"
+#include "translations.h"
 
 #include <array>
 #include <condition_variable>
@@ -65,6 +66,7 @@ public:
   void raise_cq(uint32_t number); // completion event of an own CQ
 
   Wire& wire() { return *wire_; } // what is on a bad link
+  TranslationCaches& translations() { return translations_; }
 
 private:
   friend class CriticalSection;
@@ -106,6 +108,7 @@ private:
   Qp* running_ = nullptr;
 
   std::unique_ptr<Wire> wire_;
+  TranslationCaches translations_;
 
   std::mutex start_mutex_;
   std::condition_variable started_cv_;

@@ -84,6 +84,7 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* init) {
   slot.device = context_of(context)->device->number;
   slot.recv_queue = qp->queue_offset;
   slot.recv_cq = as<Cq>(init->recv_cq)->offset;
+  slot.translations = context_of(context)->translations;
   ibv_qp& base = *qp->base();
   base.context = context;
   base.qp_context = init->qp_context;

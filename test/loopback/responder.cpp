@@ -110,6 +110,14 @@ bool Responder::is_on_demand(uint32_t key) const {
   return (process_.fabric().key[key_index(key)].access & IBV_ACCESS_ON_DEMAND) != 0;
 }
 
+void Responder::translate_each(const Ranges& remote) {
+  auto& cache = *reinterpret_cast<TranslationCache*>(arena_ + target_.translations);
+  ProcessSlot& owner = process_.fabric().process[owner_];
+  for (uint32_t i = 0; i < remote.count; ++i)
+    loopback::translate(cache, owner, reinterpret_cast<uint64_t>(remote.part[i].iov_base),
+                        remote.part[i].iov_len);
+}
+
 Work Responder::receiving() const {
   const auto& queue = *reinterpret_cast<const RecvQueue*>(arena_ + target_.recv_queue);
   const uint32_t own = IBV_ODP_SUPPORT_RECV;
@@ -189,6 +197,7 @@ Reply Responder::write(SendWqe& wqe, const Ranges& local) {
     }
   Ranges remote;
   remote.add(address, wqe.length);
+  translate(remote);
   if (Reply reply = copied(copy_out(pid_, local, remote)); reply.kind != Reply::acknowledged)
     return reply;
   if (completes)
@@ -207,6 +216,7 @@ Reply Responder::read(SendWqe& wqe, const Ranges& local) {
     return reply;
   Ranges remote;
   remote.add(address, wqe.length);
+  translate(remote);
   return copied(copy_in(pid_, local, remote));
 }
 
@@ -219,6 +229,7 @@ bool Responder::peek(SendWqe& wqe, const Ranges& local) {
     return false;
   Ranges remote;
   remote.add(address, wqe.length);
+  translate(remote);
   return copy_in(pid_, local, remote) == Copied::all;
 }
 
@@ -234,6 +245,7 @@ Reply Responder::atomic(SendWqe& wqe, const Ranges& local) {
   Ranges remote, scratch;
   remote.add(address, 8);
   scratch.add(reinterpret_cast<uint64_t>(&before), 8);
+  translate(remote);
   {
     RobustLock lock(process_.fabric().atomics[(address >> 3 ^ address >> 12) % 64]);
     if (Reply reply = copied(copy_in(pid_, scratch, remote)); reply.kind != Reply::acknowledged)
@@ -287,6 +299,7 @@ Reply Responder::send(SendWqe& wqe, const Ranges& local) {
   }
   if (left != 0)
     return refuse_receive(IBV_WC_LOC_LEN_ERR, IBV_WC_REM_INV_REQ_ERR);
+  translate(remote);
   const Copied result =
       copy_out(pid_, local, remote, false); // its completion tells that it is there
   if (result == Copied::remote_fault)
@@ -346,6 +359,7 @@ Reply Responder::fill_datagram(const SendWqe& wqe, const Ranges& local) {
   }
   if (left != 0)
     return refuse_receive(IBV_WC_LOC_LEN_ERR, IBV_WC_SUCCESS);
+  translate(to);
   const Copied result = copy_out(pid_, from, to);
   if (result == Copied::local_fault)
     return {Reply::requester_error, IBV_WC_LOC_PROT_ERR};

@@ -55,6 +55,13 @@ private:
   Reply refuse_receive(ibv_wc_status mine, ibv_wc_status theirs);
   Reply copied(Copied result);
   bool is_on_demand(uint32_t key) const;
+  // The target's device translates what the next copy touches. Right before the copy, so that a
+  // request that is refused or not ready, and comes again, touches its pages once.
+  void translate(const Ranges& remote) {
+    if (target_.translations != 0) [[unlikely]]
+      translate_each(remote);
+  }
+  void translate_each(const Ranges& remote);
   Work receiving() const;
   void complete_receive(const SendWqe& wqe, ibv_wc_status status, uint32_t opcode, uint32_t bytes,
                         uint32_t wc_flags);

@@ -26,7 +26,7 @@ constexpr uint32_t kMaxRdAtomic = 128;
 constexpr uint32_t kExecRecords = 64;
 constexpr uint32_t kMagic = 0x61647662;
 constexpr uint32_t kReceiveLocks = 256;
-constexpr uint32_t kLayout = 4;
+constexpr uint32_t kLayout = 5;
 
 // Where a thread of some process is inside the engine, and whose objects it may touch:
 // sequence << 16 | target process + 1; zero in the low half when idle.
@@ -50,6 +50,8 @@ struct ProcessSlot {
   std::atomic<uint64_t> qp_bits[kMaxQps / 64];
   std::atomic<uint64_t> srq_bits[kMaxSrqs / 64];
   alignas(64) ExecRecord exec[kExecRecords];
+  alignas(64) std::atomic<uint64_t> translation_hits; // of the devices that this process opened
+  std::atomic<uint64_t> translation_misses;
 };
 
 struct RecvWqe {
@@ -115,8 +117,9 @@ struct alignas(64) QpSlot {
   uint32_t pd;
   uint32_t device;
   uint32_t generation;
-  uint64_t recv_queue; // arena offset
-  uint64_t recv_cq;    // arena offset
+  uint64_t recv_queue;   // arena offset
+  uint64_t recv_cq;      // arena offset
+  uint64_t translations; // arena offset of a TranslationCache, 0 without the model
   RecvWqe current;
 };
 
