@@ -126,6 +126,9 @@ struct Region {
   uint64_t length = 0;      // bytes
   unsigned access = 0;      // IBV_ACCESS_*
   std::shared_ptr<Key> key; // a virtual one; null where the program has the provider's
+  // Another name of a region that has the provider's key: under it this process's CPU serves peers.
+  // Null until one has asked for it.
+  std::shared_ptr<Key> served;
   Life* life = nullptr;
   Atomic<uint64_t> overlaps{0}; // overlaps.h
   // ibv_rereg_mr gave the memory to another backend, and this is the region it was before: the MR

@@ -70,6 +70,8 @@ void Regions::list(std::unique_ptr<Region>& region, const Unique& held) {
     spare_lives_.push_back(&lives_.emplace_back());
   }
   Region*& by_key = by_key_[region->mr->lkey]; // a new one is of no region
+  if (region->served != nullptr)
+    by_served_[region->served->value()] = region.get();
   const auto place = by_mr_.try_emplace(region->programs()).first;
   try {
     overlaps_.add(Overlaps::of(*region));
@@ -100,6 +102,8 @@ std::unique_ptr<Region> Regions::unlist(ibv_mr* mr, const Unique& held) {
   virtual_keys_ -= region->key != nullptr ? 1 : 0;
   if (region->key != nullptr)
     filter_.remove(region->key->value());
+  if (region->served != nullptr)
+    by_served_.erase(region->served->value());
   overlaps_.remove(Overlaps::of(*region));
   region->life->region = nullptr;
   if (const auto key = by_key_.find(region->mr->lkey);
@@ -121,7 +125,7 @@ Ended Regions::remove(ibv_mr* mr) {
   }
   ended.rc = ended.region->backend->end(*ended.region);
   if (ended.rc == 0) {
-    ended.key = ended.region->key;
+    ended.key = ended.region->key != nullptr ? ended.region->key : ended.region->served;
     for (Region* former = ended.region->former.get(); former != nullptr;
          former = former->former.get()) [[maybe_unused]]
       const int rc = former->backend->end(*former);
@@ -136,14 +140,14 @@ Ended Regions::change(ibv_mr* mr, const Change& what, const Choose& choose) {
   Ended ended;
   Region* region = nullptr;
   {
-    const Shared held(lock_);
+    const Unique held(lock_);
     const auto it = by_mr_.find(mr);
     if (it == by_mr_.end())
       return ended;
     region = it->second.get();
+    ended.key = region->key != nullptr ? region->key : end_served(*region, held);
   }
   ended.known = true;
-  ended.key = region->key;
   ended.rc = change(*region, what, choose);
   return ended;
 }
@@ -217,6 +221,51 @@ Region* Regions::find_virtual(uint32_t key, const Shared& held) const {
   return region != nullptr && region->key != nullptr ? region : nullptr;
 }
 
+// What a peer's request may name.
+Region* Regions::find_for_peer(uint32_t key, const Shared& held) const {
+  if (Region* const region = find_virtual(key, held); region != nullptr)
+    return region;
+  const auto it = by_served_.find(key);
+  return it == by_served_.end() ? nullptr : it->second;
+}
+
+uint32_t Regions::serve(const ibv_pd* pd, uint32_t key) {
+  const auto may_be_served = [pd](const Region* region) {
+    return region != nullptr && region->key == nullptr && region->former == nullptr &&
+           same_pd(region->pd, pd) && (region->access & remote_rights) != 0 &&
+           (region->access & IBV_ACCESS_ZERO_BASED) == 0;
+  };
+  {
+    const Shared held(lock_);
+    const Region* const region = find_key(key, held);
+    if (!may_be_served(region))
+      return 0;
+    if (region->served != nullptr)
+      return region->served->value();
+  }
+  std::shared_ptr<Key> served;
+  if (keys_.take(served) != 0)
+    return 0;
+  const Unique held(lock_);
+  const auto it = by_key_.find(key);
+  Region* const region = it == by_key_.end() ? nullptr : it->second;
+  if (!may_be_served(region)) // it has ended meanwhile
+    return 0;
+  if (region->served == nullptr) {
+    by_served_.emplace(served->value(), region);
+    region->served = std::move(served);
+  }
+  return region->served->value();
+}
+
+// What it meant is about to mean something else. Null: it has none.
+std::shared_ptr<Key> Regions::end_served(Region& region, const Unique& held) {
+  assert(held.owns_lock());
+  if (region.served != nullptr)
+    by_served_.erase(region.served->value());
+  return std::exchange(region.served, nullptr);
+}
+
 int Regions::local(const ibv_pd* pd, const ibv_sge& sge, unsigned rights, Span& span) const {
   const Shared held(lock_);
   const Region* region = find_key(sge.lkey, held);
@@ -274,7 +323,7 @@ bool Regions::has_window(uint32_t key, const std::byte* data, uint64_t length) n
 int Regions::remote(const ibv_pd* pd, uint32_t key, uint64_t address, uint64_t length,
                     unsigned right, std::byte*& data) const {
   const Shared held(lock_);
-  const Region* region = find_virtual(key, held);
+  const Region* region = find_for_peer(key, held);
   if (region == nullptr)
     return ENOENT;
   if (const int rc = check(*region, pd, address, length, right); rc != 0)
@@ -288,7 +337,7 @@ bool Regions::awaits_copy(uint32_t key, uint64_t address, uint64_t length) const
   if (staged == nullptr)
     return false;
   const Shared held(lock_);
-  const Region* region = find_virtual(key, held);
+  const Region* region = find_for_peer(key, held);
   return region != nullptr && inside(*region, address, length) &&
          staged->meet(reinterpret_cast<uintptr_t>(region->at(address)), length);
 }
@@ -329,14 +378,16 @@ bool Regions::is_virtual_to_peer(const ibv_pd* pd, uint32_t key) {
     return false;
   }
   const Shared held(lock_);
-  const Region* region = find_virtual(key, held);
+  const Region* region = find_for_peer(key, held);
   return region == nullptr || same_pd(region->pd, pd);
 }
 
 std::shared_ptr<Key> Regions::key_token(uint32_t key) const {
   const Shared held(lock_);
-  const Region* region = find_virtual(key, held);
-  return region == nullptr ? nullptr : region->key;
+  const Region* region = find_for_peer(key, held);
+  if (region == nullptr)
+    return nullptr;
+  return region->key != nullptr ? region->key : region->served;
 }
 
 int Regions::localize_virtual(const Use& use, ibv_sge& sge, Hold& hold) {
@@ -490,6 +541,7 @@ void Regions::close() {
       views_->drop(*region);
     }
   by_key_.clear();
+  by_served_.clear();
   by_mr_.clear();
   virtual_keys_ = 0; // and no post asks filter_ any more
   keys_.close();

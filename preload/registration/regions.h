@@ -88,7 +88,12 @@ public:
   // for whoever uses them later holds locks. To be called without any: they may be slow to come.
   // Those of a window are there.
   void bring_in(const ibv_pd* pd, std::span<const ibv_sge> elements) noexcept;
-  // Remote use of a virtual key: bytes [address, +length) with the given IBV_ACCESS_REMOTE_* right.
+  // The key under which this process's CPU serves peers' requests on the region that the provider
+  // knows by `key`, for queue pairs of `pd`; it ends with the region, or when that is changed. 0:
+  // none, for there is no such region, it lets no peer in, or no key is to be had.
+  [[nodiscard]] uint32_t serve(const ibv_pd* pd, uint32_t key);
+  // Remote use of a virtual key, or of one that serve() gave: bytes [address, +length) with the
+  // given IBV_ACCESS_REMOTE_* right.
   [[nodiscard]] int remote(const ibv_pd* pd, uint32_t key, uint64_t address, uint64_t length,
                            unsigned right, std::byte*& data) const;
   // Whether messages that stand in staging, of whatever queue, may be for those bytes.
@@ -120,8 +125,8 @@ public:
     if (exists(key))
       keys_.told_real(key);
   }
-  // Keeps a virtual key from being given to another region; null if none lives under it. May
-  // outlive this.
+  // Keeps a virtual key, or one that serve() gave, from being given to another region; null if none
+  // lives under it. May outlive this.
   std::shared_ptr<Key> key_token(uint32_t key) const;
 
   // Makes an element usable by the device. On success `sge` is rewritten and `hold` says what to
@@ -184,6 +189,8 @@ private:
 
   Region* find_key(uint32_t key, const Shared& held) const;
   Region* find_virtual(uint32_t key, const Shared& held) const;
+  Region* find_for_peer(uint32_t key, const Shared& held) const;
+  std::shared_ptr<Key> end_served(Region& region, const Unique& held);
   bool has_window(uint32_t key, const std::byte* data, uint64_t length) noexcept;
   int localize_virtual(const Use& use, ibv_sge& sge, Hold& hold);
   // Takes the region, or throws and has done nothing.
@@ -208,6 +215,7 @@ private:
   Atomic<uint64_t> changes_{1};    // the same
   Overlaps overlaps_;
   std::unordered_map<uint32_t, Region*> by_key_;
+  std::unordered_map<uint32_t, Region*> by_served_;
   std::unordered_map<const ibv_mr*, std::unique_ptr<Region>> by_mr_;
 };
 
