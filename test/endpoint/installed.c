@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-// A program of the installed adverb.h, in the C that is C++, too: one message between two endpoints.
+// A program of the installed adverb.h, in the C that is C++, too: one message between two
+// endpoints.
 #include <adverb.h>
 
 #include <infiniband/verbs.h>
