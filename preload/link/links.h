@@ -43,6 +43,9 @@ struct Offer {
   wire::Share share{}; // what is to be written
 };
 
+// Of a claim: no key of the peer's is meant, and the queue pair is to be proven all the same.
+inline constexpr uint32_t any_key = 0;
+
 // World::links(), where the room that has a protocol makes them (socket_links.h).
 class Links {
 public:

@@ -16,9 +16,17 @@ int BareRequests::post_uncancelled(ibv_send_wr* wr, ibv_send_wr** bad) {
   return parts_.post_send(parts_.qp, wr, bad);
 }
 
+// What another is to carry goes by the ring, where the choice is made.
+bool BareRequests::is_by_device(const ibv_send_wr& wr) const noexcept {
+  uint64_t length = 0;
+  for (int i = 0; i < wr.num_sge; ++i)
+    length += wr.sg_list[i].length;
+  return steer_ == nullptr || steer_->by_device(wr.opcode, wr.wr.rdma.remote_addr, length);
+}
+
 bool BareRequests::ask(const ibv_send_wr& wr, uint32_t traits) {
-  return (traits & steering::trait_one_sided) != 0 &&
-         parts_.keys.is_real(steering::remote_key(wr), real_);
+  return (traits & steering::trait_one_sided) != 0 && !real_.is(steering::remote_key(wr)) &&
+         parts_.keys.is_real(steering::remote_key(wr), real_) && key_is_known(wr, traits);
 }
 
 int BareRequests::not_taken(const ibv_send_wr& wr, int why) noexcept {

@@ -24,6 +24,7 @@
 #include "steering/elements.h"
 #include "steering/key_verdict.h"
 #include "steering/opcode.h"
+#include "steering/steer.h"
 #include "transfer/leases.h"
 #include "world/world.h"
 
@@ -89,6 +90,11 @@ public:
   // way.
   bool stands(const ibv_send_wr& wr) { return stands(wr, steering::traits_of(wr.opcode)); }
   void forget_key() noexcept { real_ = {}; }
+  // Of requests to real keys, who carries which; outlives this. Null: the device carries all.
+  void steer_by(steering::Steer* steer) noexcept {
+    steer_ = steer;
+    forget_key();
+  }
 
   bool open() const noexcept { return is_open_; }
   void set_open(bool open) noexcept {
@@ -295,7 +301,7 @@ private:
   [[gnu::always_inline]] bool key_is_known(const ibv_send_wr& wr, uint32_t traits) const noexcept {
     using namespace steering;
     if ((traits & (trait_one_sided | trait_atomic)) == trait_one_sided) [[likely]]
-      return real_.is(wr.wr.rdma.rkey);
+      return real_.is(wr.wr.rdma.rkey) && (!real_.steered || is_by_device(wr));
     return (traits & trait_connected) != 0 &&
            ((traits & trait_atomic) == 0 || real_.is(wr.wr.atomic.rkey));
   }
@@ -312,6 +318,7 @@ private:
         return false;
     return true;
   }
+  bool is_by_device(const ibv_send_wr& wr) const noexcept;
   // Asks the peer about its remote key, if it has one.
   bool ask(const ibv_send_wr& wr, uint32_t traits);
 
@@ -388,6 +395,7 @@ private:
   std::shared_ptr<transfer::Leases> leases_; // of which those are
   uint32_t staged_ = 0; // READs and atomics in leases that what they brought was to be copied for
   steering::RealKey real_; // the last that was asked for
+  steering::Steer* steer_ = nullptr;
   Atomic<uint32_t> heard_{0};
   Atomic<bool> open_{false}; // and nothing is lent: for heard()
   registration::SendSources sources_;

@@ -227,11 +227,13 @@ link::LocalQp Qp::local() const {
   l.slots = pd_->slots;
   l.is_virtual = [weak = weak_from_this()](uint32_t key) {
     const auto self = weak.lock();
+    if (self && key == link::any_key)
+      return self->world().policy().serves();
     return !self || self->context_->regions().is_virtual_to_peer(self->pd(), key);
   };
   l.exists = [weak = weak_from_this()](uint32_t key) {
     const auto self = weak.lock();
-    return !self || self->context_->regions().exists(self->pd(), key);
+    return !self || key == link::any_key || self->context_->regions().exists(self->pd(), key);
   };
   const ibv_qp_state state = state_;
   l.connected = state != IBV_QPS_RESET && state != IBV_QPS_INIT;
@@ -383,6 +385,7 @@ void Qp::on_bound(uint64_t handle, const link::Bound& bound) {
       } else if (initiator) {
         messages_.join(initiator, handle_, bound.remote_handle);
         peer_ = Peer::linked;
+        begin_steering();
         learn_answer();
         if (bound.proven)
           forget_proof(true);
@@ -419,6 +422,7 @@ steering::Facts Qp::facts(const steering::Request& r) {
       // Nothing is served that is not proven; who asks of the key has that done.
       if (!proven_ && facts.key.kind == steering::KeyVerdict::Kind::virtual_key)
         facts.key = {};
+      facts.steered_away = steers_away(r, facts.key);
       const bool is_virtual = facts.key.kind == steering::KeyVerdict::Kind::virtual_key;
       // What is read by a view need not be kept in place, as what is leased.
       facts.viewed = is_virtual && !r.no_view && !messages_.lossy() && messages_.is_viewed(r);
@@ -437,13 +441,56 @@ steering::Facts Qp::facts(const steering::Request& r) {
   return facts;
 }
 
+// Whether the peer's CPU is to carry a request to a key of the peer's own. What has to be known or
+// proven for that is asked meanwhile, and the device carries what comes before the answer.
+bool Qp::steers_away(const steering::Request& r, const steering::KeyVerdict& key) {
+  if (steer_ == nullptr || serves_none_ || state_ != IBV_QPS_RTS ||
+      key.kind != steering::KeyVerdict::Kind::real || key.served == steering::KeyVerdict::none ||
+      r.length > length_max_ ||
+      steer_->by_device(r.wr.opcode, steering::remote_address(r.wr), r.length))
+    return false;
+  if (!proven_)
+    prove(r, link::any_key);
+  else if (key.served == steering::KeyVerdict::not_asked)
+    messages_.ask_key(steering::remote_key(r.wr));
+  if (!proven_ || !key.is_served())
+    return false;
+  const uint64_t address = steering::remote_address(r.wr);
+  if (const auto* const rule = steer_->rule_of(r.wr.opcode, address, r.length))
+    world().policy().steered_by(*rule);
+  steer_->count_unloaded(address, r.length);
+  return true;
+}
+
+// The peer is known.
+void Qp::begin_steering() {
+  in6_addr address{};
+  memcpy(&address, attr_.ah_attr.grh.dgid.raw, sizeof address);
+  auto rules = world().policy().steering(
+      {context_->device(), type_, attr_.ah_attr.is_global != 0 ? &address : nullptr});
+  serves_none_ = false;
+  bare_.steer_by(nullptr);
+  steer_.reset();
+  if (rules.empty())
+    return;
+  steer_ = std::make_unique<steering::Steer>(std::move(rules), world().clock,
+                                             static_cast<uint32_t>(ring_.capacity()));
+  bare_.steer_by(steer_.get());
+}
+
 // A key that was told to be real stays so while the peer's process lives, whatever becomes of the
 // link; and a stock peer's all are.
 bool Qp::is_real(uint32_t remote_key, steering::RealKey& real) {
   const Peer peer = peer_;
   if (peer == Peer::stock)
     real = {remote_key, 0, &steering::never_changes};
-  return peer == Peer::stock || (peer == Peer::linked && messages_.is_real(remote_key, real));
+  if (peer == Peer::stock)
+    return true;
+  if (peer != Peer::linked || !messages_.is_real(remote_key, real))
+    return false;
+  real.steered = steer_ != nullptr && !serves_none_ &&
+                 messages_.verdict(remote_key).served != steering::KeyVerdict::none;
+  return true;
 }
 
 // By the same rules as facts().
@@ -464,7 +511,7 @@ void Qp::ask_key(const steering::Request& r) {
   if (proven_ && peer_ == Peer::linked)
     messages_.ask_key(steering::remote_key(r.wr));
   else if (!proven_)
-    prove(r);
+    prove(r, steering::remote_key(r.wr));
 }
 
 void Qp::later(std::chrono::nanoseconds delay, steering::Way& way) {

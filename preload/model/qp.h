@@ -141,6 +141,8 @@ private:
   bool connected() const noexcept { return type_ == IBV_QPT_RC || type_ == IBV_QPT_UC; }
   Queue::Refused issue(uint64_t from, bool whole = false);
   bool open_bare();
+  bool steers_away(const steering::Request& r, const steering::KeyVerdict& key);
+  void begin_steering();
   void bring_in(const ibv_send_wr* list);
   void bring_inline_in(const ibv_send_wr* list) noexcept;
   [[gnu::noinline]] int post_contended(ibv_send_wr* list, ibv_send_wr** bad);
@@ -169,7 +171,7 @@ private:
   void wait_until_unloaded();
   void on_bound(uint64_t handle, const link::Bound& bound);
   // qp_proof.cpp, all under lock_ but what is told from elsewhere
-  void prove(const steering::Request& r);
+  void prove(const steering::Request& r, uint32_t key);
   void carry_proof(const steering::Request& r);
   void tell_proof(const link::wire::Share& read);
   void learn_answer();
@@ -210,6 +212,10 @@ private:
   Atomic<bool> undelivered_{false}; // a message that the device took had no place to go
   Atomic<bool> leaving_{false};     // state_ is ERR or RESET, the device's perhaps not yet
   ibv_qp_state before_close_ = IBV_QPS_RESET;
+  // Who carries requests to the peer's own keys; null: the device. And whether the peer's CPU
+  // serves none of these, as it has said.
+  std::unique_ptr<steering::Steer> steer_;
+  bool serves_none_ = false;
   uint64_t last_unleased_ = 0; // of the requests under a virtual key; under lock_
   Atomic<unsigned> access_{0};
   Atomic<uint8_t> responder_resources_{0};  // max_dest_rd_atomic

@@ -92,8 +92,8 @@ void Qp::look_at_wait(uint64_t handle, uint64_t round) {
     left->detach(handle);
 }
 
-void Qp::prove(const steering::Request& r) {
-  const uint32_t key = steering::remote_key(r.wr);
+// `key`: link::any_key if none is virtual, but the peer's CPU is to serve.
+void Qp::prove(const steering::Request& r, uint32_t key) {
   if (proving_.stage == ProofStage::offered && proving_.key == key)
     return carry_proof(r);
   if (proving_.local)
@@ -115,7 +115,9 @@ void Qp::prove(const steering::Request& r) {
 void Qp::learn_answer() {
   if (peer_ != Peer::linked || proving_.answer == KeyVerdict::Kind::unknown)
     return;
-  messages_.learn(proving_.key, std::exchange(proving_.answer, KeyVerdict::Kind::unknown));
+  const KeyVerdict::Kind answer = std::exchange(proving_.answer, KeyVerdict::Kind::unknown);
+  if (proving_.key != link::any_key)
+    messages_.learn(proving_.key, answer);
   if (proving_.stage == ProofStage::answered)
     proving_.stage = ProofStage::none;
 }
@@ -129,6 +131,7 @@ void Qp::on_offer(uint64_t handle, uint64_t round, const link::Offer& offer) {
     // A device that may have no READ or atomic outstanding would fail it.
     const bool possible = offer.kind == link::SlotKind::write || attr_.max_rd_atomic != 0;
     if (offer.answer == Answer::real_key) {
+      serves_none_ = serves_none_ || proving_.key == link::any_key;
       proving_.answer = KeyVerdict::Kind::real;
       proving_.tries = 0; // what waits the next time has not waited before
       proving_.stage = ProofStage::answered;

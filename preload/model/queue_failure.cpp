@@ -56,8 +56,9 @@ void Queue::missed(Request& r) {
 
 void Queue::replay(Request& r, Fault fault) {
   rewind(r.seq);
-  // A few bytes of it would be carried out where the key is the device's after all.
-  if (fault == Fault::peer && r.unasked == Unasked::sent && r.hand != Hand::replay) {
+  // A few bytes of it would be carried out where the key is the device's, or may be.
+  if (fault == Fault::peer && (r.unasked == Unasked::sent || r.served != 0) &&
+      r.hand != Hand::replay) {
     r.unasked = Unasked::device;
     world_.counters.count(Counter::replays);
     return;

@@ -31,6 +31,8 @@ std::string reason(const Facts& facts) {
   }
   if (!is_atomic(facts.opcode) && facts.length == 0)
     return "the request has no bytes, so no key is checked";
+  if (facts.steered_away)
+    return "the policy steers it to the owner's CPU, which serves the key";
   if (facts.key.kind == KeyVerdict::Kind::virtual_key)
     return "the owner has not pinned the region that the key names";
   return facts.key.known() ? "the key is one of the peer's device" : "the key is not known yet";

@@ -23,7 +23,8 @@ Choice choose_among(const Facts& facts, WayTable ways) noexcept;
 inline Choice choose(const Facts& facts, WayTable ways) noexcept {
   // Nothing of the peer's is named, nobody is there to talk to, or the key is the device's own.
   if (!facts.connected || !is_one_sided(facts.opcode) || facts.peer == Peer::stock ||
-      (facts.peer == Peer::linked && facts.key.kind == KeyVerdict::Kind::real))
+      (facts.peer == Peer::linked && facts.key.kind == KeyVerdict::Kind::real &&
+       !facts.steered_away))
     return {Fit::yes, ways.back(), ways.size() - 1};
   return choose_among(facts, ways);
 }

@@ -24,6 +24,7 @@ struct Facts {
   KeyVerdict key{};                // of the remote key, while the peer is linked
   bool leased = false;             // the bytes it names, by that right, under a virtual key
   bool viewed = false;             // the same of a READ, by a view
+  bool steered_away = false;       // by policy or measurement the peer's CPU is to carry it
   bool beside_unload = false;      // one shortly before it is with the peer's CPU, as it had to be
   bool key_likely_virtual = false; // where nothing is known of it: the last one told of was
 };

@@ -20,8 +20,13 @@ struct KeyVerdict {
   // acted on a verdict finds it still good by the epoch alone. 0: unknown.
   uint32_t epoch = 0;
   Kind kind = Kind::unknown;
+  // Of a real key: the one under which the owner's CPU serves requests on the region, too.
+  static constexpr uint32_t not_asked = 0; // whether it does
+  static constexpr uint32_t none = UINT32_MAX;
+  uint32_t served = not_asked;
 
   bool known() const noexcept { return kind != Kind::unknown; }
+  bool is_served() const noexcept { return served != not_asked && served != none; }
 };
 
 // A key that was found to be the device's own, and until when that holds: while `changes` says what
@@ -31,6 +36,7 @@ struct RealKey {
   uint32_t key = 0;
   uint32_t at = 1; // none
   const Atomic<uint32_t>* changes = &never_changes;
+  bool steered = false; // requests to it may have to go by the peer's CPU: Steer says which
 
   bool is(uint32_t remote_key) const noexcept {
     return key == remote_key && changes->load(std::memory_order_acquire) == at;

@@ -36,7 +36,8 @@ enum class Fault : uint8_t { peer, own_elements, unbacked };
 enum class Unasked : uint8_t {
   no,
   sent,  // it went to the peer's responder, which says what the key names when it answers
-  device // which never answered: the device is given it whole, and judges
+  device // the responder, of such a key or of a served one, never answered, or refused: the device
+         // is given it whole, and judges
 };
 
 #ifdef ADVERB_WATCH_EVENTS
@@ -66,6 +67,7 @@ struct Request {
   bool no_view = false;        // it goes by none
   bool in_place = false;       // no element is to be copied: the device reads or writes it itself
   uint32_t epoch = 0;          // of what was known when the way was chosen
+  uint32_t served = 0;         // key by which the peer's CPU is asked; 0: the request's own
   const WayRow* row = nullptr; // Hand::way
   Way* way = nullptr;
   LaneOwner* owner = nullptr; // who hears what becomes of it; the lane's to set
@@ -85,7 +87,7 @@ struct Request {
     wr = posted;
     wr.next = nullptr;
     length = sent = 0;
-    inlined = epoch = parts = run = 0;
+    inlined = epoch = served = parts = run = 0;
     signaled = holding = direct = in_place = flawed = asked = false;
     unverified = missed = stale = no_view = false;
     stage = Stage::queued;

@@ -37,6 +37,20 @@ void answer_not_virtual(World& world, link::Peer* peer, const Target& target, ui
          std::move(token));
 }
 
+namespace {
+
+// A region that the device serves is served by this process's CPU, too, under a key of its own.
+void offer_service(const Request& request, const ReplyToken& token) {
+  auto& regions = request.target->regions();
+  const uint32_t served = regions.serve(request.target->pd(), request.header.key);
+  if (served == 0)
+    return;
+  request.told.tell(regions, served);
+  token.reply().rkey = served;
+}
+
+} // namespace
+
 void run_query(const Request& request, ReplyToken token) {
   if (request.target == nullptr)
     return token.answer(Status::refused);
@@ -44,8 +58,11 @@ void run_query(const Request& request, ReplyToken token) {
     request.peer->count(Number::key_queries);
   auto& regions = request.target->regions();
   const uint32_t key = request.header.key;
-  if (!regions.is_virtual_to_peer(request.target->pd(), key))
+  if (!regions.is_virtual_to_peer(request.target->pd(), key)) {
+    if (request.world.policy().serves())
+      offer_service(request, token);
     return answer_not_virtual(request.world, request.peer, *request.target, key, std::move(token));
+  }
   request.told.tell(regions, key);
   answer(request.world, request.peer, {Status::ok, false}, std::move(token));
 }

@@ -190,6 +190,9 @@ void Initiator::on_notice(link::RxBuffer message) {
   leases_->forget(keys);
   for (const uint32_t key : keys)
     verdicts_.forget(key);
+  // Requests name the real keys of those that were served under these.
+  const auto real = verdicts_.forget_served(keys);
+  keys.insert(keys.end(), real.begin(), real.end());
   std::vector<Source*> all;
   {
     const std::lock_guard hold(lock_);

@@ -88,9 +88,11 @@ public:
   steering::KeyVerdict key(uint32_t rkey) const noexcept { return verdicts_.find(rkey); }
   bool key_likely_virtual() const noexcept { return verdicts_.likely_virtual(); }
   const Atomic<uint32_t>& key_changes() const noexcept { return verdicts_.changes(); }
-  void learn(uint32_t rkey, steering::KeyVerdict::Kind kind) noexcept {
-    verdicts_.learn(rkey, kind);
+  void learn(uint32_t rkey, steering::KeyVerdict::Kind kind,
+             uint32_t served = steering::KeyVerdict::not_asked) noexcept {
+    verdicts_.learn(rkey, kind, served);
   }
+  void forget_served(uint32_t key) { verdicts_.forget_served({&key, 1}); }
   void forget_real_keys() noexcept { verdicts_.forget_real(); }
 
   // What is leased of the peer's memory. Outlives this where a request uses one.

@@ -239,7 +239,8 @@ void MessageLane::on_reply(const ReplyHeader& reply, std::span<const std::byte> 
     if (asked_ && initiator_ && ok)
       learn(*asked_, steering::KeyVerdict::Kind::virtual_key);
     else if (asked_ && initiator_ && reply.status == static_cast<uint8_t>(Status::not_virtual))
-      learn(*asked_, steering::KeyVerdict::Kind::real);
+      initiator_->learn(*asked_, steering::KeyVerdict::Kind::real,
+                        reply.rkey != 0 ? reply.rkey : steering::KeyVerdict::none);
     else if (asked_)
       target_gone_ = true; // which says nothing of the key
     asked_.reset();

@@ -56,6 +56,8 @@ public:
   void learn(uint32_t rkey, steering::KeyVerdict::Kind kind) noexcept {
     initiator_->learn(rkey, kind);
   }
+  // The owner's CPU serves nothing under this key any more.
+  void forget_served(uint32_t key) { initiator_->forget_served(key); }
   // As the device has refused a key.
   void forget_real_keys() noexcept {
     if (initiator_)

@@ -94,6 +94,7 @@ struct ReplyHeader {
   // asked for. view: its payload is the pattern, as it lies in a page.
   uint64_t grant_start;
   uint64_t grant_bytes;
+  // The same; query, that is not virtual: under which the owner's CPU serves the region, or 0.
   uint32_t rkey;
   uint32_t length; // bytes of payload that follow
 };

@@ -48,6 +48,8 @@ Step Unload::issue(Request& r, int&) {
     return immediate(r);
   if (r.stage == Stage::queued) {
     r.unasked = r.epoch == 0 ? Unasked::sent : Unasked::no; // as it was chosen by
+    const KeyVerdict verdict = seat_.messages.verdict(remote_key(r.wr));
+    r.served = verdict.is_served() ? verdict.served : 0;
     // A READ's elements are judged before the peer is asked: a NIC would not fetch for nothing.
     r.flawed = r.wr.opcode == IBV_WR_RDMA_READ && !seat_.elements.writable(r);
   }
@@ -73,7 +75,7 @@ bool Unload::send_part(Request& r) {
   h.total = r.length;
   h.address = h.total_address + r.sent;
   h.length = static_cast<uint32_t>(bytes);
-  h.key = r.wr.wr.rdma.rkey;
+  h.key = r.served != 0 ? r.served : r.wr.wr.rdma.rkey;
   if (r.sent + bytes == r.length)
     h.flags |= transfer::last_part;
   if (r.wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM) {
@@ -92,7 +94,9 @@ bool Unload::send_part(Request& r) {
   if (r.sent == r.length)
     seat_.world.counters.count(Counter::posts_unload_bytes, r.length);
   seat_.messages.send(r, *this, part, h);
-  if (first && r.unasked == Unasked::no) // not each time that it waits for a credit
+  if (first && r.served != 0)
+    seat_.world.counters.count(Counter::posts_steered);
+  else if (first && r.unasked == Unasked::no) // not each time that it waits for a credit
     seat_.messages.touch(r);
   return true;
 }
@@ -113,12 +117,18 @@ void Unload::landed(Request& r) {
 }
 
 void Unload::refused(Request& r, Status status) {
+  if (status == Status::not_virtual && r.served != 0) {
+    seat_.messages.forget_served(r.served);
+    seat_.carrier.again(r);
+    return;
+  }
   if (status == Status::not_virtual) {
     seat_.messages.learn(remote_key(r.wr), KeyVerdict::Kind::real);
     seat_.carrier.again(r);
     return;
   }
-  transfer::log_refused(seat_.world, r, status);
+  if (r.served == 0) // otherwise the device judges all of it
+    transfer::log_refused(seat_.world, r, status);
   seat_.carrier.replay(r, Fault::peer);
 }
 
@@ -130,10 +140,11 @@ void Unload::answered(Request& r, const transfer::ReplyHeader& reply,
     return;
   }
   // Served under it. Word of a key's end comes behind what was served before.
-  if (const uint32_t key = remote_key(r.wr); !seat_.messages.verdict(key).known()) [[unlikely]]
+  if (const uint32_t key = remote_key(r.wr); r.served == 0 && !seat_.messages.verdict(key).known())
+      [[unlikely]]
     seat_.messages.learn(key, KeyVerdict::Kind::virtual_key);
   const bool reading = r.wr.opcode == IBV_WR_RDMA_READ;
-  if (reading)
+  if (reading && r.served == 0)
     seat_.messages.brought(r, (reply.flags & transfer::has_views) != 0);
   if (reading && !seat_.elements.scatter(r, reply.offset, payload)) {
     seat_.carrier.replay(r, Fault::own_elements);
@@ -154,6 +165,8 @@ void Unload::answered(Request& r, const transfer::ReplyHeader& reply,
 Fit fits(const Facts& facts) noexcept {
   if (is_atomic(facts.opcode) || facts.length == 0)
     return Fit::no;
+  if (facts.steered_away) // the queue pair has looked at the key
+    return Fit::yes;
   const Fit fit = by_virtual_key(facts);
   return fit == Fit::ask_key && facts.key_likely_virtual && facts.length <= unasked_max ? Fit::yes
                                                                                         : fit;

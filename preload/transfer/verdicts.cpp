@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "transfer/verdicts.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <new>
 
@@ -38,12 +39,16 @@ Verdicts::Slot* Verdicts::of(uint32_t key) const noexcept {
   return nullptr;
 }
 
-void Verdicts::learn(uint32_t key, Kind kind) noexcept {
+void Verdicts::learn(uint32_t key, Kind kind, uint32_t served) noexcept {
   const std::lock_guard hold(lock_);
   likely_virtual_.store(kind == Kind::virtual_key, std::memory_order_relaxed);
   Slot* slot = of(key);
-  if (slot != nullptr && read(*slot, key).kind == kind)
-    return;
+  if (slot != nullptr) {
+    const KeyVerdict known = read(*slot, key);
+    if (known.kind == kind && (served == KeyVerdict::not_asked || served == known.served))
+      return;
+  }
+  any_served_ = any_served_ || served != KeyVerdict::not_asked;
   const size_t bucket = bucket_of(key);
   for (size_t i = bucket; slot == nullptr && i < bucket + bucket_slots; ++i)
     if (!read(slots_[i], slots_[i].key.load(std::memory_order_relaxed)).known())
@@ -52,7 +57,26 @@ void Verdicts::learn(uint32_t key, Kind kind) noexcept {
     slot = &slots_[bucket + victim_++ % bucket_slots];
   if (++epoch_ == 0)
     ++epoch_;
-  write(*slot, key, {.epoch = epoch_, .kind = kind});
+  write(*slot, key, {.epoch = epoch_, .kind = kind, .served = served});
+}
+
+// All slots are looked at: this is for notices, of which few come.
+std::vector<uint32_t> Verdicts::forget_served(std::span<const uint32_t> ended) {
+  std::vector<uint32_t> real;
+  const std::lock_guard hold(lock_);
+  if (!any_served_)
+    return real;
+  for (size_t i = 0; i < slots_max; ++i) {
+    const uint32_t key = slots_[i].key.load(std::memory_order_relaxed);
+    const KeyVerdict known = read(slots_[i], key);
+    if (!known.is_served() || std::ranges::find(ended, known.served) == ended.end())
+      continue;
+    real.push_back(key);
+    if (++epoch_ == 0)
+      ++epoch_;
+    write(slots_[i], key, {.epoch = epoch_, .kind = known.kind});
+  }
+  return real;
 }
 
 void Verdicts::forget(uint32_t key) noexcept {

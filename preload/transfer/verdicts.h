@@ -16,7 +16,9 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <type_traits>
+#include <vector>
 
 namespace adverb::transfer {
 
@@ -33,8 +35,12 @@ public:
   const Atomic<uint32_t>& changes() const noexcept { return changes_; }
 
   // Thread-safe, leaf lock. learn() gives the key's verdict a new epoch unless it is the one known.
-  void learn(uint32_t key, Kind kind) noexcept;
+  // `served`: KeyVerdict's; `not_asked` leaves what was known of it.
+  void learn(uint32_t key, Kind kind, uint32_t served = steering::KeyVerdict::not_asked) noexcept;
   void forget(uint32_t key) noexcept;
+  // These keys under which the owner's CPU served real ones have ended: the real ones, of which it
+  // is no longer known whether they are served.
+  std::vector<uint32_t> forget_served(std::span<const uint32_t> ended);
   // That keys are the device's: one of them met an error there, and what it named may have been
   // nothing, so that it is another's now.
   void forget_real() noexcept;
@@ -72,6 +78,7 @@ private:
   Mutex lock_; // writers
   Atomic<uint32_t> changes_{0};
   Atomic<bool> likely_virtual_{true};
+  bool any_served_ = false; // was learned; under the lock
   uint32_t epoch_ = 0;
   size_t victim_ = 0;
 };

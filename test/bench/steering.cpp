@@ -108,8 +108,12 @@ int main(int argc, char** argv) {
     fputs("usage: bench_steering BYTES LIST PAGES HOT_PAGES HOT_PERCENT COUNT\n", stderr);
     return 2;
   }
-  const Wanted wanted{static_cast<uint32_t>(words[0]), static_cast<uint32_t>(words[1]), words[2],
-                      words[3], words[4], words[5]};
+  const Wanted wanted{static_cast<uint32_t>(words[0]),
+                      static_cast<uint32_t>(words[1]),
+                      words[2],
+                      words[3],
+                      words[4],
+                      words[5]};
   int sockets[2];
   must(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0, "socketpair");
   const pid_t child = fork();

@@ -287,6 +287,25 @@ TEST_CASE("what went unasked when the link goes is given to the device whole, on
   CHECK(b.statuses() == Statuses{success});
 }
 
+TEST_CASE("what the peer's CPU carried of pinned memory is given to the device whole", "[queue]") {
+  Bench b;
+  b.become_virtual(); // it went by the software lane
+  b.post(IBV_WR_RDMA_WRITE);
+  b.ring.at(0).served = 77;
+  SECTION("when the link goes") {
+    b.queue.on_gone();
+    b.queue.turn();
+  }
+  SECTION("when the peer refuses it") {
+    b.queue.replay(b.ring.at(0), Fault::peer);
+    b.queue.turn();
+  }
+  REQUIRE(b.device.posted.size() == 1);
+  CHECK(b.ring.at(0).hand == Hand::way); // a replay would write a few bytes of anything
+  b.land(0);
+  CHECK(b.statuses() == Statuses{success});
+}
+
 TEST_CASE("the link goes while a request is half through and the queue is stopped", "[queue]") {
   Bench b;
   b.become_virtual();

@@ -109,3 +109,25 @@ TEST_CASE("readers see a verdict whole while others learn and forget") {
     reader.join();
   CHECK_FALSE(wrong);
 }
+
+TEST_CASE("of keys that were served under one that has ended it is not known any more") {
+  Verdicts verdicts;
+  verdicts.learn(1, Kind::real, 100);
+  verdicts.learn(2, Kind::real, 200);
+  verdicts.learn(3, Kind::real, KeyVerdict::none);
+  verdicts.learn(4, Kind::virtual_key);
+  const uint32_t before = verdicts.find(1).epoch;
+  CHECK(verdicts.find(1).is_served());
+  CHECK_FALSE(verdicts.find(3).is_served());
+  // What is said of the key alone leaves that as it is.
+  verdicts.learn(1, Kind::real);
+  CHECK(verdicts.find(1).served == 100);
+  const uint32_t ended[] = {100, 4};
+  CHECK(verdicts.forget_served(ended) == std::vector<uint32_t>{1});
+  CHECK(verdicts.find(1).kind == Kind::real);
+  CHECK(verdicts.find(1).served == KeyVerdict::not_asked);
+  CHECK(verdicts.find(1).epoch != before);
+  CHECK(verdicts.find(2).served == 200);
+  CHECK(verdicts.find(3).served == KeyVerdict::none);
+  CHECK(verdicts.find(4).kind == Kind::virtual_key);
+}

@@ -16,12 +16,12 @@ trap 'rm -rf "$work" /dev/shm/adverb-verify.$$.*' EXIT
 
 modes=(inline threaded)
 runs=() # policy.mode
-for policy in default unpinned none mpi off none-relaxed small-pinned targets-unpinned proven odp; do
+for policy in default unpinned none mpi off none-relaxed small-pinned targets-unpinned proven odp steered; do
   for mode in "${modes[@]}"; do runs+=("$policy.$mode"); done
 done
 if [ "$part" = gate ]; then
   runs=(unpinned.inline default.threaded none-relaxed.threaded proven.inline small-pinned.threaded
-    targets-unpinned.inline)
+    targets-unpinned.inline steered.inline)
 fi
 
 # Not on this device: it has no kernel that would deny a forked child its parent's queue pairs, and
@@ -93,6 +93,7 @@ run() { # policy or stock, mode
 escaped() { # policy, mode
   local out=$work/$1.$2.out stats=$work/$1.$2.stats pid seen=0 regions=regions_unpinned
   [ "$1" != odp ] || regions=regions_on_demand
+  [ "$1" != steered ] || regions=posts_steered
   local -a pids
   mapfile -t pids < <(sed -n 's/^verify: process \([0-9]*\)$/\1/p' "$out")
   for pid in "${pids[@]}"; do
