@@ -12,6 +12,7 @@ constexpr double margin = 1.05;        // by which a choice has to be better
 constexpr double changed = 1.25;       // a rate that has: something else is better, perhaps
 constexpr double memory = 0.25;        // weight of the latest epoch
 constexpr uint32_t interval_most = 64; // epochs
+constexpr uint32_t alarm_after = 4;    // this part of the interval, an alarm may have a probe begin
 constexpr size_t choices = 3;
 constexpr uint32_t of_note = 8; // one in so many requests, and a class is worth a probe
 
@@ -46,12 +47,18 @@ void Steer::end_epoch() noexcept {
   left_ = epoch_;
 }
 
+// One rate that differs may be chance: of two the workload is another, or the peer. So that a host
+// whose speed wavers has few probes in vain, those that were have an alarm wait, too.
 void Steer::steady(double rate) noexcept {
   const bool differs = rate_ != 0 && (rate > changed * rate_ || rate * changed < rate_);
-  if (differs) { // the workload, or the peer, is another
+  const bool twice = differs && std::exchange(differed_, differs);
+  if (twice) {
     rate_ = rate;
-    interval_ = until_probe_ = 1;
-  } else {
+    if (interval_ - until_probe_ >= interval_ / alarm_after)
+      until_probe_ = 1;
+  }
+  if (twice || !differs) {
+    differed_ = false;
     rate_ = rate_ == 0 ? rate : rate_ + memory * (rate - rate_);
   }
   if (--until_probe_ == 0)
@@ -75,9 +82,16 @@ void Steer::begin_probe() noexcept {
   until_probe_ = interval_;
 }
 
+// It stays if it was better twice.
 void Steer::probed(double rate) noexcept {
-  if (rate > margin * rate_) {
-    rate_ = rate;
+  const bool better = rate > margin * rate_;
+  if (better && !std::exchange(was_better_, true)) {
+    rate_found_ = rate;
+    return;
+  }
+  was_better_ = false;
+  if (better) {
+    rate_ = (rate + rate_found_) / 2;
     interval_ = 1;
     stage_ = Stage::steady;
     ++switches_;

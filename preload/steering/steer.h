@@ -5,8 +5,8 @@
 // Of each class of length there are three choices: all by the device, all by the CPU, or those to
 // hot pages by the device and the others by the CPU, as uRDMA does (arXiv 2510.00735). Requests are
 // counted, and after each so many the clock says how long they took. Now and then another choice is
-// tried for as many: it stays if the rate was better by more than chance, and is tried more seldom
-// if it was not. A rate that has changed has the others tried at once.
+// tried for as many: it stays if the rate was better twice, and is tried more seldom if it was not.
+// A rate that has changed, and stays so, has the others tried at once.
 //
 // The rate is that of posts. Programs that keep so many outstanding post as fast as requests
 // complete, and an epoch is longer than what may be outstanding. For programs that post at a rate
@@ -109,6 +109,9 @@ private:
   Sketch sketch_;
   Stage stage_ = Stage::steady;
   double rate_ = 0;                // requests per ns of the choices that stand; 0: not known
+  bool differed_ = false;          // the epoch before
+  bool was_better_ = false;        // in its first epoch, the choice that is tried
+  double rate_found_ = 0;          // then
   uint32_t until_probe_ = 1;       // epochs
   uint32_t interval_ = 1;          // epochs between probes
   size_t next_ = 0;                // class and choice that is tried next, by turns

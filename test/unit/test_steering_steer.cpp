@@ -42,6 +42,7 @@ struct Program {
   uint64_t cached = 256; // pages
   std::function<uint64_t()> page;
   std::mt19937_64 random{1};
+  std::function<double(uint64_t)> noise = [](uint64_t) { return 1.0; }; // by request
   uint64_t by_cpu = 0;
   double spent = 0;
 
@@ -56,6 +57,7 @@ struct Program {
         cost = cpu_ns;
         ++by_cpu;
       }
+      cost *= noise(i);
       spent += cost;
       clock.time += std::chrono::nanoseconds(static_cast<int64_t>(cost));
     }
@@ -123,6 +125,25 @@ TEST_CASE("where no choice is better the device carries all but probes") {
   CHECK(program.steer.choice(64) == Choice::device);
   CHECK(program.steer.switches() == 0);
   CHECK(program.by_cpu < 20000 / 25);
+}
+
+TEST_CASE("a host whose speed wavers has few probes and no choice that is worse") {
+  Program program;
+  program.cpu_ns = 2000;
+  program.page = [&] { return program.random() % 200; };
+  double now = 1;
+  program.noise = [&](uint64_t i) {
+    if (i % 128 == 0) // one epoch in five is slow
+      now = program.random() % 5 == 0 ? 1.7 : 1;
+    return now;
+  };
+  program.run(60000);
+  uint64_t by_cpu = 0;
+  for (int i = 0; i < 10; ++i) {
+    program.run(20000);
+    by_cpu += program.by_cpu;
+  }
+  CHECK(by_cpu < 200000 / 12);
 }
 
 TEST_CASE("the clock is read once an epoch") {
