@@ -71,7 +71,8 @@ struct adverb_endpoint_options {
   uint32_t receives;    /* packets that may wait to be taken; default 4096 */
   uint64_t rate;        /* bytes a second to send; default: as the path carries */
   double link_loss;     /* share of packets that the link is known to lose; default 0 */
-  uint64_t silence_ns;  /* without a sign of the peer ends messages under way; default 10 s */
+  uint64_t silence_ns;  /* without a sign of the peer ends messages under way; default 10 s; below
+                           2^62 */
 };
 
 /* How losses of a message are repaired. */
@@ -96,7 +97,7 @@ struct adverb_send_options {
 
 struct adverb_receive_options {
   size_t size;          /* sizeof(struct adverb_receive_options) */
-  uint64_t deadline_ns; /* after the call: the message ends as partial; default: none */
+  uint64_t deadline_ns; /* after the call: the message ends as partial; default: none; below 2^62 */
   void* context;        /* returned in the event */
 };
 
@@ -309,7 +310,7 @@ static inline int adverb_wait_end(adverb_message message, int64_t timeout_ns) {
 }
 
 /* Has an ADVERB_EVENT_CHUNKS come once when so many chunks are final; at once if they are. A second
- * call replaces the first. */
+ * call replaces the first. ECANCELED: the receive has ended. */
 static inline int adverb_notify(adverb_message receive, uint32_t chunks) {
   ADVERB_CALL_(notify, receive, chunks);
 }

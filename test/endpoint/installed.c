@@ -3,6 +3,7 @@
 // endpoints.
 #include <adverb.h>
 
+#include <errno.h>
 #include <infiniband/verbs.h>
 #include <stdio.h>
 #include <string.h>
@@ -34,6 +35,10 @@ static int carry(adverb_endpoint left, adverb_endpoint right) {
       need(adverb_wait_end(receive, 20 * second), "the end of the receive") ||
       need(adverb_wait_end(send, 20 * second), "the end of the send"))
     return 1;
+  if (adverb_notify(receive, 1) != ECANCELED) {
+    puts("not ok - a receive that has ended gives no further event");
+    return 1;
+  }
   if (memcmp(source, target, bytes) != 0 || target[bytes] != 0) {
     puts("not ok - the bytes are the same");
     return 1;
