@@ -18,6 +18,8 @@ int BareRequests::post_uncancelled(ibv_send_wr* wr, ibv_send_wr** bad) {
 
 // What another is to carry goes by the ring, where the choice is made.
 bool BareRequests::is_by_device(const ibv_send_wr& wr) const noexcept {
+  if (has_wrong_count(wr))
+    return true;
   uint64_t length = 0;
   for (int i = 0; i < wr.num_sge; ++i)
     length += wr.sg_list[i].length;

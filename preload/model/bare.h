@@ -311,12 +311,16 @@ private:
       return true;
     if (wr.num_sge == 1) [[likely]]
       return !parts_.regions.may_be_virtual(wr.sg_list->lkey);
-    if (wr.num_sge < 0)
+    if (has_wrong_count(wr))
       return false;
     for (int i = 0; i < wr.num_sge; ++i)
       if (parts_.regions.may_be_virtual(wr.sg_list[i].lkey))
         return false;
     return true;
+  }
+  // There need not be so many elements to look at: the ring refuses what there are too many of.
+  bool has_wrong_count(const ibv_send_wr& wr) const noexcept {
+    return wr.num_sge < 0 || static_cast<uint32_t>(wr.num_sge) > parts_.elements_most;
   }
   bool is_by_device(const ibv_send_wr& wr) const noexcept;
   // Asks the peer about its remote key, if it has one.

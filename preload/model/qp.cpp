@@ -450,7 +450,7 @@ bool Qp::steers_away(const steering::Request& r, const steering::KeyVerdict& key
       steer_->by_device(r.wr.opcode, steering::remote_address(r.wr), r.length))
     return false;
   if (!proven_)
-    prove(r, link::any_key);
+    prove_to_steer(r);
   else if (key.served == steering::KeyVerdict::not_asked)
     messages_.ask_key(steering::remote_key(r.wr));
   if (!proven_ || !key.is_served())
@@ -462,20 +462,34 @@ bool Qp::steers_away(const steering::Request& r, const steering::KeyVerdict& key
   return true;
 }
 
+// A request to a real key never fails for want of what steering takes.
+void Qp::prove_to_steer(const steering::Request& r) noexcept {
+  try {
+    prove(r, link::any_key);
+  } catch (const std::bad_alloc&) {
+    serves_none_ = true;
+    world().counters.count(observe::Counter::exceptions_caught);
+  }
+}
+
 // The peer is known.
-void Qp::begin_steering() {
+void Qp::begin_steering() noexcept {
   in6_addr address{};
   memcpy(&address, attr_.ah_attr.grh.dgid.raw, sizeof address);
-  auto rules = world().policy().steering(
-      {context_->device(), type_, attr_.ah_attr.is_global != 0 ? &address : nullptr});
   serves_none_ = false;
   bare_.steer_by(nullptr);
   steer_.reset();
-  if (rules.empty())
-    return;
-  steer_ = std::make_unique<steering::Steer>(std::move(rules), world().clock,
-                                             static_cast<uint32_t>(ring_.capacity()));
-  bare_.steer_by(steer_.get());
+  try {
+    auto rules = world().policy().steering(
+        {context_->device(), type_, attr_.ah_attr.is_global != 0 ? &address : nullptr});
+    if (rules.empty())
+      return;
+    steer_ = std::make_unique<steering::Steer>(std::move(rules), world().clock,
+                                               static_cast<uint32_t>(ring_.capacity()));
+    bare_.steer_by(steer_.get());
+  } catch (const std::bad_alloc&) { // the device carries all
+    world().counters.count(observe::Counter::exceptions_caught);
+  }
 }
 
 // A key that was told to be real stays so while the peer's process lives, whatever becomes of the

@@ -142,7 +142,8 @@ private:
   Queue::Refused issue(uint64_t from, bool whole = false);
   bool open_bare();
   bool steers_away(const steering::Request& r, const steering::KeyVerdict& key);
-  void begin_steering();
+  void prove_to_steer(const steering::Request& r) noexcept;
+  void begin_steering() noexcept;
   void bring_in(const ibv_send_wr* list);
   void bring_inline_in(const ibv_send_wr* list) noexcept;
   [[gnu::noinline]] int post_contended(ibv_send_wr* list, ibv_send_wr** bad);

@@ -277,6 +277,11 @@ void Qp::try_proof_later(std::chrono::milliseconds delay) {
 // The device shall judge what the peer will not serve: its NAK is the program's verdict. The caller
 // detaches from what is returned.
 std::shared_ptr<transfer::Initiator> Qp::give_proof_up() {
+  if (proving_.key == link::any_key) { // nothing but steering has asked for it
+    serves_none_ = true;
+    forget_proof(false);
+    return nullptr;
+  }
   if (world().log.every("unproven", 5))
     world().log.warn("queue pair {} and its peer could not prove themselves to each other; the "
                      "peer's unpinned regions cannot be reached; the peer's log may say why",

@@ -45,6 +45,8 @@ struct FakeFabric::Srq {
   std::deque<PostedReceive> receives;
 };
 
+constexpr int elements_most = 16; // of a request
+
 struct FakeFabric::Qp {
   ibv_qp qp{};
   unsigned access = 0;
@@ -255,7 +257,7 @@ struct Verbs {
     Qp& qp = of(base);
     ++fabric().post_calls;
     for (; wr != nullptr; wr = wr->next) {
-      if (qp.qp.state < IBV_QPS_RTS) {
+      if (qp.qp.state < IBV_QPS_RTS || wr->num_sge < 0 || wr->num_sge > elements_most) {
         *bad = wr;
         return EINVAL;
       }

@@ -3,6 +3,7 @@
 #include "two_programs.h"
 
 #include <array>
+#include <sys/mman.h>
 
 using namespace adverb;
 using namespace adverb::test;
@@ -311,4 +312,90 @@ TEST_CASE("what was lent over a link is not pinned for ever once that is lost", 
   CHECK(two.fabric.registered == lent); // an atomic may be on its way
   b.bench.service.pass(std::chrono::minutes(2));
   CHECK(two.fabric.registered < lent);
+}
+
+namespace {
+
+constexpr const char* steered = R"({"version": 1, "rules": [{"register": "pinned"},
+  {"match": {"opcode": "write", "length": {"max": "1KiB"}}, "steer": "unload"}]})";
+
+// WRITEs of so many bytes, one after the other; all succeed, and are there.
+void write(Two& two, int count, uint32_t bytes) {
+  for (int i = 0; i < count; ++i) {
+    fill(two.a, static_cast<unsigned>(i));
+    REQUIRE(two.a.post(IBV_WR_RDMA_WRITE, 5, 10, bytes, two.b, 3000, two.b.mr->rkey) == 0);
+    const auto done = drain(two, two.a);
+    REQUIRE(done.size() == 1);
+    CHECK(done[0].wr_id == 5);
+    CHECK(done[0].status == IBV_WC_SUCCESS);
+    CHECK(memcmp(two.b.memory.data() + 3000, two.a.memory.data() + 10, bytes) == 0);
+  }
+}
+
+} // namespace
+
+TEST_CASE("short WRITEs to pinned memory go by the owner's CPU, if a rule says so", "[worlds]") {
+  Two two({}, steered);
+  write(two, 8, 100);
+  CHECK(two.a.count(Counter::posts_steered) >= 6); // the key is asked about first
+  const uint64_t before = two.a.count(Counter::posts_steered);
+  CHECK(two.b.count(Counter::responder_writes) == before);
+  write(two, 2, 2000);
+  CHECK(two.a.count(Counter::posts_steered) == before);
+  CHECK(two.b.count(Counter::responder_writes) == before);
+  CHECK(two.a.count(Counter::regions_unpinned) == 0);
+}
+
+TEST_CASE("a region that was served ends for its peers as for the device", "[worlds]") {
+  Two two({}, steered);
+  write(two, 4, 100);
+  REQUIRE(two.a.count(Counter::posts_steered) != 0);
+  const uint32_t key = two.b.mr->rkey;
+  REQUIRE(two.b.verbs.dereg_mr(two.b.mr) == 0);
+  const auto was = two.b.memory;
+  fill(two.a, 99);
+  REQUIRE(two.a.post(IBV_WR_RDMA_WRITE, 6, 10, 100, two.b, 3000, key) == 0);
+  const auto done = drain(two, two.a);
+  REQUIRE(done.size() == 1);
+  CHECK(done[0].status == IBV_WC_REM_ACCESS_ERR);
+  CHECK(two.b.memory == was);
+  two.b.mr = two.b.verbs.reg_mr(two.b.pd, two.b.memory.data(), two.b.memory.size(),
+                                IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+}
+
+TEST_CASE("nothing waits for a proof that steering alone asks for", "[worlds]") {
+  const bool refused = GENERATE(false, true);
+  CAPTURE(refused);
+  Two two({}, steered, 1 << 20, transfer::version_sharing, true);
+  two.joint.keys_are_real = true;
+  two.joint.refuses_proof = refused;
+  write(two, 8, 100);
+  CHECK(two.a.count(Counter::posts_steered) == 0);
+  for (const auto& line : two.a.bench.lines.said) // as if it could not be reached any more
+    CHECK_FALSE((line.starts_with("warn") || line.starts_with("error")));
+}
+
+TEST_CASE("elements that are too many are not looked at", "[worlds]") {
+  Two two({}, steered);
+  write(two, 4, 100);
+  const size_t page = 4096;
+  auto* const pages = static_cast<std::byte*>(
+      mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  REQUIRE(pages != MAP_FAILED);
+  REQUIRE(mprotect(pages + page, page, PROT_NONE) == 0);
+  auto* const last = reinterpret_cast<ibv_sge*>(pages + page) - 1;
+  *last = {two.a.address(0), 8, two.a.mr->lkey};
+  const int count = GENERATE(1000, -1);
+  for (const unsigned bare : {1, 0}) {
+    ibv_send_wr wr{};
+    wr.wr_id = 7;
+    wr.sg_list = last;
+    wr.num_sge = count;
+    wr.opcode = IBV_WR_RDMA_WRITE;
+    wr.send_flags = bare * unsigned{IBV_SEND_SIGNALED};
+    wr.wr.rdma = {two.b.address(0), two.b.mr->rkey};
+    ibv_send_wr* bad = nullptr;
+    CHECK(model::post_send(*two.a.verbs.managed(two.a.qp), &wr, &bad) != 0);
+  }
+  munmap(pages, 2 * page);
 }

@@ -55,6 +55,8 @@ public:
   bool met = true;             // all paths
   unsigned binds = 0;          // that were asked for
   bool unproven = false;       // queue pairs have to be proven, and nobody answers a claim
+  bool keys_are_real = false;  // but those of keys, which are the device's
+  bool refuses_proof = false;  // and others, with a refusal
   const uint8_t version;       // of the protocol, at both ends
 
 private:
@@ -114,7 +116,14 @@ public:
   void cancel_bind(uint64_t) override {}
   bool has_met(const link::LocalQp&, uint8_t) const override { return joint_.met; }
   // One that comes before the bind is answered, which says that all is proven; or never answered.
-  void claim(uint64_t, uint32_t, std::function<void(const link::Offer&)>) override {}
+  void claim(uint64_t, uint32_t key, std::function<void(const link::Offer&)> offered) override {
+    link::Offer offer;
+    if (key != link::any_key && joint_.keys_are_real)
+      offer.answer = link::wire::Answer::real_key;
+    else if (!joint_.refuses_proof)
+      return;
+    world_.service.run([offered = std::move(offered), offer] { offered(offer); });
+  }
   void prove(uint64_t, const link::wire::Share&, std::function<void(link::wire::Answer)>) override {
     std::abort(); // all are proven
   }
@@ -240,10 +249,12 @@ struct Program {
 };
 
 struct Two {
-  explicit Two(Program::Wanted wanted = {}, const char* profile = "unpinned", int cqe_max = 1 << 20,
+  // `policy`: a profile, or the text of a policy.
+  explicit Two(Program::Wanted wanted = {}, const char* policy = "unpinned", int cqe_max = 1 << 20,
                uint8_t version = transfer::version_sharing, bool unproven = false)
-      : loaded(policy::load_profile(profile)), fabric(cqe_max), joint(version),
-        a(fabric, joint, *loaded.policy, wanted), b(fabric, joint, *loaded.policy, wanted) {
+      : loaded(*policy == '{' ? policy::load_text(policy, "test") : policy::load_profile(policy)),
+        fabric(cqe_max), joint(version), a(fabric, joint, *loaded.policy, wanted),
+        b(fabric, joint, *loaded.policy, wanted) {
     joint.unproven = unproven;
     a.connect(b);
     b.connect(a);
