@@ -479,6 +479,8 @@ void Qp::begin_steering() noexcept {
   serves_none_ = false;
   bare_.steer_by(nullptr);
   steer_.reset();
+  if (messages_.lossy()) // one without an answer could be carried out twice
+    return;
   try {
     auto rules = world().policy().steering(
         {context_->device(), type_, attr_.ah_attr.is_global != 0 ? &address : nullptr});

@@ -171,6 +171,8 @@ private:
   Step issue_by_way(steering::Request& r, int& why);
   Step issue_replay(steering::Request& r, int& why);
   Step issue_nothing(steering::Request& r);
+  void lost(steering::Request& r);
+  bool only_steered_reads(uint64_t first) const;
   bool fails_here(const steering::Request& r) const;
   Step issue_flush(steering::Request& r);
   bool choose_way(steering::Request& r);

@@ -81,7 +81,7 @@ void Queue::spoil(Request& r, const ibv_wc& wc) {
 // and nothing about those whose memory is gone, where it has pinned their pages: it would go on to
 // the peer's device, and blame that.
 bool Queue::fails_here(const Request& r) const {
-  return r.fault == Fault::unbacked ||
+  return r.fault == Fault::unbacked || r.fault == Fault::unanswered ||
          (r.fault == Fault::own_elements &&
           (r.wr.opcode == IBV_WR_RDMA_READ || elements_.are_devices(r)));
 }
@@ -139,7 +139,9 @@ Queue::Step Queue::issue_replay(Request& r, int& why) {
 // done, and nothing behind it is executed.
 Queue::Step Queue::issue_nothing(Request& r) {
   ibv_wc wc{};
-  wc.status = r.fault == Fault::unbacked ? IBV_WC_LOC_QP_OP_ERR : IBV_WC_LOC_PROT_ERR;
+  wc.status = r.fault == Fault::unbacked     ? IBV_WC_LOC_QP_OP_ERR
+              : r.fault == Fault::unanswered ? IBV_WC_RETRY_EXC_ERR
+                                             : IBV_WC_LOC_PROT_ERR;
   host_.enter_error();
   spoil(r, wc);
   return Step::issued;
@@ -227,9 +229,10 @@ void Queue::on_keys_ended(std::span<const uint32_t> keys) {
 }
 
 // What had been sent may have been carried out, or not. The device of a reliable queue pair fails
-// the first of it, and so all that is behind it. Of one whose messages may be lost it has to be
-// given every one, and drops them with nobody's knowing: sent to the peer once more over the next
-// link, one could be carried out a second time.
+// the first of it, and so all that is behind it; one to a key of the device's own the device would
+// carry out, perhaps a second time, so it fails here. Of a queue pair whose messages may be lost
+// the device has to be given every one, and drops them with nobody's knowing: sent to the peer once
+// more over the next link, one could be carried out a second time.
 void Queue::on_gone() {
   close_bare();
   bare_.forget_key();
@@ -247,10 +250,31 @@ void Queue::on_gone() {
       r.unasked = Unasked::device;
   if (first < ring_.tail() && lossy)
     rewind(first);
+  else if (first < ring_.tail() && only_steered_reads(first))
+    rewind(first);
   else if (first < ring_.tail())
-    replay(ring_.at(first), Fault::peer);
+    lost(ring_.at(first));
   else
     rewind(next_); // they may have waited for a credit
+}
+
+void Queue::lost(Request& r) {
+  if (r.served == 0)
+    return replay(r, Fault::peer);
+  if (world_.log.every("steered-and-lost", 10))
+    world_.log.warn("the link to a peer was lost while the peer's CPU had a request of {} bytes to "
+                    "carry out; whether it has is not known, so it fails (RETRY_EXC_ERR)",
+                    r.length);
+  replay(r, Fault::unanswered);
+}
+
+// Of what has been sent from `first` on. The device may read again what nobody has been told of.
+bool Queue::only_steered_reads(uint64_t first) const {
+  for (uint64_t s = first; s < ring_.tail(); ++s)
+    if (const Request& r = ring_.at(s); (r.stage == Stage::carried || r.stage == Stage::half) &&
+                                        (r.served == 0 || r.wr.opcode != IBV_WR_RDMA_READ))
+      return false;
+  return true;
 }
 
 void Queue::fail() {

@@ -29,14 +29,15 @@ class LaneOwner;
 struct WayRow;
 
 // Why a request ends in error and takes the queue pair with it. Whose fault the first two are the
-// device says itself; `unbacked`: what it needs here cannot be had.
-enum class Fault : uint8_t { peer, own_elements, unbacked };
+// device says itself; `unbacked`: what it needs here cannot be had; `unanswered`: the peer's CPU
+// may have carried it out or not.
+enum class Fault : uint8_t { peer, own_elements, unbacked, unanswered };
 
 // What carries a request whose key nothing was known of when it was chosen for.
 enum class Unasked : uint8_t {
   no,
   sent,  // it went to the peer's responder, which says what the key names when it answers
-  device // the responder, of such a key or of a served one, never answered, or refused: the device
+  device // the responder never answered for such a key, or refused it for a served one: the device
          // is given it whole, and judges
 };
 

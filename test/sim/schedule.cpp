@@ -7,6 +7,10 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
 
 namespace sim {
 
@@ -64,28 +68,48 @@ constexpr uint32_t narrow = tight - 3;          // the same
 // one each.
 constexpr std::array narrow_budgets = {"16KiB", "32KiB", "4MiB"};
 
-constexpr uint32_t policies_all = 2 * policies.size();
+// Who carries requests to pinned regions. As lengths are random, requests change ways at random.
+constexpr std::array steerings = {
+    "",
+    R"(, {"match": {"opcode": ["write", "read"], "length": {"max": "40B"}}, "steer": "unload"},
+       {"match": {"length": {"min": "100B", "max": "400B"}}, "steer": "unload"})",
+    R"(, {"steer": "unload"})",
+};
 
-std::string text_of(uint32_t which) {
+struct Chosen {
+  uint32_t policy = 0;
+  bool relaxed = false;
+  uint32_t steering = 0;
+  bool operator<(const Chosen& other) const {
+    return std::tie(policy, relaxed, steering) <
+           std::tie(other.policy, other.relaxed, other.steering);
+  }
+};
+
+std::string text_of(const Chosen& which) {
   std::string limits = R"("pinned_budget": "16MiB", )";
-  if (which / 2 >= tight)
+  if (which.policy >= tight)
     limits = R"("pinned_budget": "4KiB", "staging": "128KiB", )";
-  else if (which / 2 >= narrow)
+  else if (which.policy >= narrow)
     limits =
-        R"("pinned_budget": ")" + std::string(narrow_budgets.at(which / 2 - narrow)) + R"(", )";
-  return std::string(R"({"version": 1, )") + limits + R"("rules": [)" + policies.at(which / 2) +
-         (which % 2 == 0 ? "" : R"(, {"order": "relaxed"})") + "]}";
+        R"("pinned_budget": ")" + std::string(narrow_budgets.at(which.policy - narrow)) + R"(", )";
+  return R"({"version": 1, )" + limits + R"("rules": [)" + policies.at(which.policy) +
+         (which.relaxed ? R"(, {"order": "relaxed"})" : "") + steerings.at(which.steering) + "]}";
 }
 
-// Strict three times of four.
-uint32_t choose_policy(Choices& choices) {
-  const auto which = 2 * choices.below(policies.size());
-  return which + (choices.once_in(4) ? 1 : 0);
+// Strict three times of four, steered once in four.
+Chosen choose_policy(Choices& choices) {
+  Chosen chosen;
+  chosen.policy = choices.below(policies.size());
+  chosen.relaxed = choices.once_in(4);
+  if (choices.once_in(4))
+    chosen.steering = choices.between(1, steerings.size() - 1);
+  return chosen;
 }
 
-const adverb::policy::Policy& policy(uint32_t which) {
-  static std::array<std::unique_ptr<const adverb::policy::Policy>, policies_all> all;
-  auto& one = all.at(which);
+const adverb::policy::Policy& policy(const Chosen& which) {
+  static std::map<Chosen, std::unique_ptr<const adverb::policy::Policy>> all;
+  auto& one = all[which];
   if (!one) {
     auto loaded = adverb::policy::load_text(text_of(which), "sim", "/usr/bin/sim");
     for (const auto& error : loaded.errors)
@@ -120,11 +144,11 @@ public:
     if (choices.once_in(12))
       fabric_.longest = 1024;
     fabric_.windows = choices.below(2) * choices.below(12);
-    const uint32_t which = choose_policy(choices);
+    const Chosen which = choose_policy(choices);
     if (loud)
       printf("  policy %s\n", text_of(which).c_str());
     // Both by the same, or each by its own.
-    const uint32_t other = choices.once_in(4) ? choose_policy(choices) : which;
+    const Chosen other = choices.once_in(4) ? choose_policy(choices) : which;
     programs_[0] =
         std::make_unique<Program>(0, choices, fabric_, net_, oracle_, policy(which), loud);
     programs_[1] =

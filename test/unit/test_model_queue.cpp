@@ -290,20 +290,44 @@ TEST_CASE("what went unasked when the link goes is given to the device whole, on
 TEST_CASE("what the peer's CPU carried of pinned memory is given to the device whole", "[queue]") {
   Bench b;
   b.become_virtual(); // it went by the software lane
-  b.post(IBV_WR_RDMA_WRITE);
-  b.ring.at(0).served = 77;
-  SECTION("when the link goes") {
-    b.queue.on_gone();
-    b.queue.turn();
-  }
   SECTION("when the peer refuses it") {
+    b.post(IBV_WR_RDMA_WRITE);
+    b.ring.at(0).served = 77;
     b.queue.replay(b.ring.at(0), Fault::peer);
-    b.queue.turn();
   }
+  SECTION("when it is a READ and the link goes") {
+    b.post(IBV_WR_RDMA_READ);
+    b.ring.at(0).served = 77;
+    b.become_real();
+    b.queue.on_gone();
+  }
+  b.queue.turn();
   REQUIRE(b.device.posted.size() == 1);
   CHECK(b.ring.at(0).hand == Hand::way); // a replay would write a few bytes of anything
   b.land(0);
   CHECK(b.statuses() == Statuses{success});
+}
+
+TEST_CASE("a WRITE that the peer's CPU may have carried out fails when the link goes", "[queue]") {
+  Bench b;
+  b.become_virtual();
+  SECTION("alone") {}
+  SECTION("or behind a READ") {
+    b.post(IBV_WR_RDMA_READ);
+    b.ring.at(0).served = 77;
+  }
+  b.post(IBV_WR_RDMA_WRITE);
+  b.ring.at(b.ring.tail() - 1).served = 77;
+  b.queue.on_gone();
+  b.queue.turn();
+  CHECK(b.in_error);
+  for (const auto& posted : b.device.posted) { // those behind it, to be flushed
+    CHECK(posted.opcode == IBV_WR_SEND);
+    b.land(posted.wr_id, flushed);
+  }
+  REQUIRE(!b.statuses().empty());
+  CHECK(b.statuses().front() == IBV_WC_RETRY_EXC_ERR);
+  CHECK(b.ring.empty());
 }
 
 TEST_CASE("the link goes while a request is half through and the queue is stopped", "[queue]") {
