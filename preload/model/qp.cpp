@@ -294,8 +294,13 @@ void Qp::on_replies(std::span<const std::byte> replies) {
   const std::lock_guard hold(lock_);
   if (peer_ != Peer::linked)
     return;
-  while (const auto reply = transfer::next_reply(replies))
+  bool is_short = false;
+  while (const auto reply = transfer::next_reply(replies)) {
+    is_short = is_short || (reply->header.flags & transfer::short_of_cpu) != 0;
     messages_.on_reply(reply->header, reply->payload);
+  }
+  if (is_short && steer_ != nullptr && steer_->spare_cpu())
+    world().counters.count(observe::Counter::peers_spared);
   send_.turn();
   if (!send_.carrying())
     unloaded_.notify_all();

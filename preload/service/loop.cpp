@@ -275,6 +275,7 @@ void Loop::lead() {
       serve_descriptors(active_ == 0 ? timeout() : nanoseconds{0});
       descriptors_at_ = now;
     }
+    share_.look(now);
     if (looks_at_all || tasks_changed_.load() || now >= timer_at_)
       serve_tasks();
     look();

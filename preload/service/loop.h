@@ -3,6 +3,7 @@
 // sees to these (relay.h). Left as it is in a fork child.
 #pragma once
 
+#include "service/cpu_share.h"
 #include "service/jobs.h"
 #include "service/relay.h"
 #include "world/sync.h"
@@ -42,6 +43,7 @@ public:
   void post(Job& job) noexcept;
   void poll(Poller& poller);
   bool leads() const noexcept { return relay_.leads(); }
+  bool short_of_cpu() noexcept { return share_.is_short(); }
 
 private:
   void wake();
@@ -84,6 +86,7 @@ private:
   nanoseconds descriptors_at_{0}; // when they were looked at last
   nanoseconds timer_at_{0};       // the first one, at the latest look
   bool fine_ = true;              // epoll_pwait2 can be had
+  CpuShare share_;                // measured by who leads
 };
 
 } // namespace adverb::service

@@ -85,6 +85,10 @@ public:
   /// Whether the caller is run by this service: for asserts where something is its thread's only.
   virtual bool on_thread() const noexcept = 0;
 
+  /// Whether what runs here has had to wait for a processor for much of the time that it wanted
+  /// one. Only watched while somebody asks.
+  virtual bool short_of_cpu() noexcept { return false; }
+
   /// Descriptors that belong to this process alone and that a fork child closes at once.
   virtual void own_fd(int fd) noexcept = 0;
   virtual void disown_fd(int fd) noexcept = 0;

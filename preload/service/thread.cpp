@@ -59,6 +59,11 @@ bool Thread::on_thread() const noexcept {
   return running != nullptr && running->leads();
 }
 
+bool Thread::short_of_cpu() noexcept {
+  Loop* const running = loop_.load(std::memory_order_acquire);
+  return running != nullptr && running->short_of_cpu();
+}
+
 void Thread::own_fd(int fd) noexcept {
   own_fds::add(fd);
 }

@@ -38,6 +38,7 @@ public:
   void post(Job& job) override;
   void poll(Poller& poller) override;
   bool on_thread() const noexcept override;
+  bool short_of_cpu() noexcept override;
   void own_fd(int fd) noexcept override;
   void disown_fd(int fd) noexcept override;
 

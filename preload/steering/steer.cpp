@@ -8,11 +8,18 @@ namespace adverb::steering {
 namespace {
 
 constexpr uint32_t epoch_least = 128;
-constexpr double margin = 1.05;        // by which a choice has to be better
-constexpr double changed = 1.25;       // a rate that has: something else is better, perhaps
-constexpr double memory = 0.25;        // weight of the latest epoch
-constexpr uint32_t interval_most = 64; // epochs
-constexpr uint32_t alarm_after = 4;    // this part of the interval, an alarm may have a probe begin
+constexpr double margin = 1.05;           // by which a choice has to be better
+constexpr double changed = 1.25;          // a rate that has: something else is better, perhaps
+constexpr double memory = 0.25;           // weight of the latest epoch
+constexpr uint32_t interval_most = 64;    // epochs to the next probe; more, up to the limit, where
+constexpr uint32_t interval_limit = 4096; // the last one took more than
+constexpr double probe_cost = 0.01;       // this part of the time
+constexpr double probe_epochs = 2;        // at the rate of what is tried
+constexpr uint32_t alarm_least =
+    8; // epochs from a probe to one that an alarm begins; twice as many
+constexpr uint32_t alarm_most = 128;                  // after each alarm that was in vain
+constexpr std::chrono::milliseconds pause_least{200}; // without the peer's CPU
+constexpr std::chrono::milliseconds pause_most{12'800};
 constexpr size_t choices = 3;
 constexpr uint32_t of_note = 8; // one in so many requests, and a class is worth a probe
 
@@ -29,7 +36,7 @@ void Steer::end_epoch() noexcept {
   const double rate = static_cast<double>(epoch_) / static_cast<double>(took);
   switch (stage_) {
   case Stage::steady:
-    steady(rate);
+    steady(rate, now);
     break;
   case Stage::settling: // what the choice before had outstanding is through
     stage_ = Stage::probing;
@@ -41,28 +48,60 @@ void Steer::end_epoch() noexcept {
     stage_ = Stage::steady;
     break;
   }
+  begin_epoch(now);
+}
+
+void Steer::begin_epoch(std::chrono::nanoseconds now) noexcept {
   for (Class& c : classes_)
     c.requests = 0;
   began_ = now;
   left_ = epoch_;
 }
 
-// One rate that differs may be chance: of two the workload is another, or the peer. So that a host
-// whose speed wavers has few probes in vain, those that were have an alarm wait, too.
-void Steer::steady(double rate) noexcept {
+bool Steer::spare_cpu() noexcept {
+  const auto now = clock_.now();
+  if (now < spared_until_) // word of what was under way
+    return false;
+  const bool soon = pause_.count() != 0 && now - spared_until_ < pause_;
+  pause_ = soon ? std::min<std::chrono::nanoseconds>(2 * pause_, pause_most) : pause_least;
+  spared_until_ = now + pause_;
+  for (Class& c : classes_)
+    c.choice = Choice::device;
+  stage_ = Stage::steady;
+  differed_ = was_better_ = false;
+  rate_ = 0;
+  interval_ = wait_ = until_probe_ = 1;
+  begin_epoch(now);
+  return true;
+}
+
+// One rate that differs may be chance: of two the workload is another, or the peer. If what stands
+// has become slower, something else may be better now. So that a host whose speed wavers has few
+// probes in vain, those that were have an alarm wait, too.
+void Steer::steady(double rate, std::chrono::nanoseconds now) noexcept {
   const bool differs = rate_ != 0 && (rate > changed * rate_ || rate * changed < rate_);
   const bool twice = differs && std::exchange(differed_, differs);
   if (twice) {
-    rate_ = rate;
-    if (interval_ - until_probe_ >= interval_ / alarm_after)
-      until_probe_ = 1;
+    if (std::exchange(rate_, rate) > rate)
+      raise_alarm();
   }
   if (twice || !differs) {
     differed_ = false;
     rate_ = rate_ == 0 ? rate : rate_ + memory * (rate - rate_);
   }
-  if (--until_probe_ == 0)
+  if (--until_probe_ != 0)
+    return;
+  if (now < spared_until_)
+    until_probe_ = 1;
+  else
     begin_probe();
+}
+
+// The others are tried, if not just now.
+void Steer::raise_alarm() noexcept {
+  const uint32_t waited = wait_ - until_probe_;
+  until_probe_ = std::min(until_probe_, alarm_wait_ > waited ? alarm_wait_ - waited : 1);
+  in_a_row_ = choices - 1;
 }
 
 // The next choice by turns that does not stand, of a class that matters.
@@ -79,7 +118,7 @@ void Steer::begin_probe() noexcept {
     ++probes_;
     return;
   }
-  until_probe_ = interval_;
+  until_probe_ = wait_;
 }
 
 // It stays if it was better twice.
@@ -92,15 +131,25 @@ void Steer::probed(double rate) noexcept {
   was_better_ = false;
   if (better) {
     rate_ = (rate + rate_found_) / 2;
-    interval_ = 1;
+    interval_ = wait_ = 1;
+    alarm_wait_ = alarm_least;
     stage_ = Stage::steady;
     ++switches_;
   } else {
     classes_[probed_].choice = before_;
-    interval_ = std::min(2 * interval_, interval_most);
+    const double lost = probe_epochs * (rate_ / rate - 1); // epochs
+    const double most = std::min<double>(lost / probe_cost, interval_limit);
+    interval_ = std::min(2 * interval_, interval_limit);
+    wait_ = std::min(interval_, std::max(interval_most, static_cast<uint32_t>(most)));
     stage_ = Stage::returning;
   }
-  until_probe_ = interval_;
+  until_probe_ = wait_;
+  if (better || in_a_row_ == 0)
+    in_a_row_ = 0;
+  else if (--in_a_row_ != 0)
+    until_probe_ = 1;
+  else
+    alarm_wait_ = std::min(2 * alarm_wait_, alarm_most);
 }
 
 } // namespace adverb::steering

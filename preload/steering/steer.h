@@ -6,11 +6,14 @@
 // hot pages by the device and the others by the CPU, as uRDMA does (arXiv 2510.00735). Requests are
 // counted, and after each so many the clock says how long they took. Now and then another choice is
 // tried for as many: it stays if the rate was better twice, and is tried more seldom if it was not.
-// A rate that has changed, and stays so, has the others tried at once.
+// A rate that has become less, and stays so, has the others tried at once.
 //
 // The rate is that of posts. Programs that keep so many outstanding post as fast as requests
 // complete, and an epoch is longer than what may be outstanding. For programs that post at a rate
 // of their own no choice is better than another, and the device keeps all.
+//
+// A peer whose CPU is short says so. Then the device keeps all that measurement decides, for a
+// while: twice as long each time that the peer says so again soon after.
 //
 // One for each queue pair, under its lock. Nothing here allocates; the clock is read once an epoch.
 #pragma once
@@ -59,6 +62,9 @@ public:
     count(class_of(length));
   }
 
+  // The peer's CPU is short. True: it was asked for something until now. Reads the clock.
+  bool spare_cpu() noexcept;
+
   // For tests and `adverb trace`.
   Choice choice(uint64_t length) const noexcept { return classes_[class_of(length)].choice; }
   uint64_t switches() const noexcept { return switches_; }
@@ -96,8 +102,10 @@ private:
       end_epoch();
   }
   void end_epoch() noexcept;
-  void steady(double rate) noexcept;
+  void begin_epoch(std::chrono::nanoseconds now) noexcept;
+  void steady(double rate, std::chrono::nanoseconds now) noexcept;
   void probed(double rate) noexcept;
+  void raise_alarm() noexcept;
   void begin_probe() noexcept;
 
   const std::vector<policy::SteerRule> rules_;
@@ -113,10 +121,15 @@ private:
   bool was_better_ = false;        // in its first epoch, the choice that is tried
   double rate_found_ = 0;          // then
   uint32_t until_probe_ = 1;       // epochs
-  uint32_t interval_ = 1;          // epochs between probes
+  uint32_t interval_ = 1;          // epochs between probes, at most: doubles with each in vain
+  uint32_t wait_ = 1;              // from the last probe to the next, if nothing changes
+  uint32_t alarm_wait_ = 8;        // epochs from a probe to one that an alarm may begin
+  uint32_t in_a_row_ = 0;          // so many choices are still to be tried after a change
   size_t next_ = 0;                // class and choice that is tried next, by turns
   size_t probed_ = 0;              // class that is tried
   Choice before_ = Choice::device; // its choice before
+  std::chrono::nanoseconds spared_until_{}; // the peer's CPU
+  std::chrono::nanoseconds pause_{};        // so long, the last time
   uint64_t switches_ = 0;
   uint64_t probes_ = 0;
 };

@@ -45,7 +45,7 @@ void offer_service(const Request& request, const ReplyToken& token) {
   const uint32_t served = regions.serve(request.target->pd(), request.header.key);
   if (served == 0)
     return;
-  request.told.tell(regions, served);
+  request.told.tell_served(regions, served);
   token.reply().rkey = served;
 }
 

@@ -19,7 +19,7 @@ void run_read(const Request& request, ReplyToken token) {
   const uint64_t offset = r.address - r.total_address;
   token.reply().offset = offset;
   if (request.lessor.views_known() && target.regions().has_views(r.key))
-    token.reply().flags = has_views;
+    token.reply().flags |= has_views;
   token.copy({.way = Copy::Way::out,
               .program = all + offset,
               .bytes = r.length,

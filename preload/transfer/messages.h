@@ -57,6 +57,9 @@ enum : uint8_t {
 
 // Of a reply to a READ, to who knows of views: there may be one of its region.
 inline constexpr uint16_t has_views = 1;
+// Of a reply to who knows of that: the owner's CPU is short, and does better without requests that
+// the device could carry as well.
+inline constexpr uint16_t short_of_cpu = 2;
 
 inline constexpr uint64_t by_immediate = uint64_t{1} << 63;
 
@@ -83,7 +86,7 @@ static_assert(sizeof(RequestHeader) == 72 && std::is_trivially_copyable_v<Reques
 struct ReplyHeader {
   uint8_t kind;
   uint8_t status;
-  uint16_t flags; // has_views
+  uint16_t flags; // has_views, short_of_cpu
   uint32_t run;
   uint64_t source;
   uint64_t request;
@@ -126,6 +129,7 @@ inline constexpr size_t shared_max = 2048;
 inline constexpr uint8_t version_sharing = 2; // from which on they are
 inline constexpr uint8_t version_leases = 3;  // from which on the owner leases
 inline constexpr uint8_t version_views = 4;   // from which on it has views
+inline constexpr uint8_t version_spares = 5;  // from which on it may say that its CPU is short
 
 // Where in its message the next one begins.
 constexpr size_t next_place(size_t end) noexcept {
@@ -198,7 +202,7 @@ inline std::optional<Parsed<ReplyHeader>> next_reply(std::span<const std::byte>&
     return std::nullopt;
   memcpy(&p.header, rest.data(), sizeof p.header);
   const auto& h = p.header;
-  if (h.kind == 0 || h.kind >= kinds_max || (h.flags & ~has_views) != 0 ||
+  if (h.kind == 0 || h.kind >= kinds_max || (h.flags & ~(has_views | short_of_cpu)) != 0 ||
       h.status > static_cast<uint8_t>(Status::full))
     return std::nullopt;
   const auto payload = take_payload(rest, sizeof h, h.length);

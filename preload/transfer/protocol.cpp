@@ -27,7 +27,7 @@ public:
 
   uint8_t id() const noexcept override { return protocol_id; }
   // 1: notices; 2: shared messages; 3: leases; 4: views.
-  uint8_t version() const noexcept override { return version_views; }
+  uint8_t version() const noexcept override { return version_spares; }
   Size size(uint64_t budget, uint64_t left) const noexcept override {
     if (budget < budget_for_large || left < left_for_large)
       return small;

@@ -302,6 +302,9 @@ Responder::Started Responder::start(uint32_t index) {
   slot.reply.run = slot.header.run;
   slot.reply.source = slot.header.source;
   slot.reply.request = slot.header.request;
+  if (told_->tells_served() && channel_->version() >= version_spares &&
+      world_.service.short_of_cpu())
+    slot.reply.flags = short_of_cpu;
   slot.state.store(State::running, std::memory_order_relaxed);
   slot.target = target;
   // What the peer has given back for a lease it does not have any more, whatever comes of that.

@@ -69,6 +69,12 @@ public:
       tell_first(regions, key);
   }
   void hold(std::shared_ptr<registration::Key> key);
+  // The peer is told of a key under which the CPU serves what the device could as well.
+  void tell_served(const registration::Regions& regions, uint32_t key) {
+    tells_served_ = true;
+    tell(regions, key);
+  }
+  bool tells_served() const noexcept { return tells_served_; }
   // Whether a notice of that number is out; acknowledged() lets its keys go.
   bool awaits(uint32_t number);
   void acknowledged(uint32_t number);
@@ -95,7 +101,8 @@ private:
   World& world_;
   KeyEnds& ends_;
   const std::shared_ptr<link::Channel> channel_;
-  const bool keeps_count_; // an older peer knows no notices, and is told nothing that ends
+  bool tells_served_ = false; // of a key; progress lock
+  const bool keeps_count_;    // an older peer knows no notices, and is told nothing that ends
   std::unordered_map<uint32_t, std::shared_ptr<registration::Key>> told_; // progress lock
 
   Mutex lock_; // leaf, but for the channel's

@@ -68,6 +68,7 @@ Program::Program(uint32_t number, Choices& choices, Fabric& fabric, Net& net, Or
       odd_(choices.once_in(4)), downs_(choices.once_in(3) ? choices.between(1, 3) : 0),
       wrong_(std::array<uint32_t, 8>{0, 0, 200, 200, 40, 40, 10, 4}[choices.below(8)]) {
   words_.loud = loud;
+  service_.is_short = choices.once_in(4);
   std::shared_ptr<adverb::link::Links> links;
   if (net.wires) {
     net.wires->add(world, service_of(number));

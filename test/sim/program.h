@@ -90,8 +90,10 @@ struct Service final : adverb::service::Service {
   void post(adverb::service::Job& job) override { jobs.push_back(&job); }
   void poll(adverb::service::Poller&) override {} // there is none here
   bool on_thread() const noexcept override { return true; }
+  bool short_of_cpu() noexcept override { return is_short; }
 
   Clock& clock;
+  bool is_short = false; // of the processor
   std::deque<std::function<void()>> tasks;
   std::vector<adverb::service::Job*> jobs;
   std::multimap<std::chrono::nanoseconds, std::pair<uint64_t, std::function<void()>>> timers;

@@ -76,6 +76,16 @@ TEST_CASE("requests to a set that the device's cache holds stay with the device"
   CHECK(program.mean() < 1.05 * program.near_ns);
 }
 
+TEST_CASE("to try what is much slower takes little time") {
+  Program program;
+  program.cpu_ns = 8000;
+  program.page = [&] { return program.random() % 200; };
+  program.run(200000);
+  program.run(400000);
+  CHECK(program.by_cpu != 0);
+  CHECK(program.spent / 400000 < 1.02 * program.near_ns);
+}
+
 TEST_CASE("requests to cold pages go to the CPU") {
   Program program;
   program.page = [&] { return 1000 + program.random() % 100000; };
@@ -97,19 +107,21 @@ TEST_CASE("of a mixed set hot pages stay with the device and cold ones do not") 
   CHECK(program.mean() < program.cpu_ns);
 }
 
-TEST_CASE("a change of the set, and of the owner, is followed within 2,000 requests") {
+TEST_CASE("a change of the set, and of the owner, is followed within 5,000 requests") {
   Program program;
   bool hot = true;
   program.page = [&] { return hot ? program.random() % 200 : 1000 + program.random() % 100000; };
   program.run(30000);
   REQUIRE(program.steer.choice(64) == Choice::device);
   hot = false;
-  program.run(2000);
-  CHECK(program.steer.choice(64) != Choice::device);
+  program.run(5000);
+  program.run(5000);
+  CHECK(program.by_cpu > 4000);
   program.run(20000);
   program.cpu_ns = 20000; // the owner has no processor to spare
-  program.run(2000);
-  CHECK(program.steer.choice(64) == Choice::device);
+  program.run(5000);
+  program.run(5000);
+  CHECK(program.by_cpu < 1500); // probes
   program.run(20000);
   program.cpu_ns = 1500;
   program.run(40000); // nothing tells but a probe
@@ -172,4 +184,47 @@ TEST_CASE("the first rule that matches says who carries") {
   CHECK(steer.by_device(IBV_WR_ATOMIC_FETCH_AND_ADD, 0x2000, 8));
   CHECK_FALSE(steer.by_device(IBV_WR_RDMA_WRITE_WITH_IMM, 0x2000, 8));
   CHECK(Steer({}, clock, 16).by_device(IBV_WR_RDMA_WRITE, 0, 8));
+}
+
+TEST_CASE("a peer whose CPU is short is spared, and longer each time that it says so again") {
+  Program program;
+  program.page = [&] { return 1000 + program.random() % 100000; };
+  program.run(20000);
+  REQUIRE(program.steer.choice(64) == Choice::cpu);
+  using std::chrono::milliseconds;
+  milliseconds pause{200};
+  for (int times = 0; times < 8; ++times) {
+    CHECK(program.steer.spare_cpu());
+    CHECK_FALSE(program.steer.spare_cpu()); // what was under way says so, too
+    CHECK(program.steer.choice(64) == Choice::device);
+    const auto until = program.clock.time + pause;
+    while (program.clock.time + milliseconds{2} < until) {
+      program.run(500);
+      REQUIRE(program.by_cpu == 0);
+    }
+    uint64_t tried = 0; // it is, when the pause is over
+    for (int looks = 0; looks < 100 && tried == 0; ++looks) {
+      program.run(500);
+      tried = program.by_cpu;
+    }
+    CHECK(tried != 0);
+    pause = std::min(2 * pause, milliseconds{12'800});
+  }
+  // It has not said so for as long as that: from the beginning.
+  program.clock.time += 2 * pause;
+  program.run(20000);
+  REQUIRE(program.steer.choice(64) == Choice::cpu);
+  CHECK(program.steer.spare_cpu());
+  program.clock.time += milliseconds{201};
+  program.run(20000);
+  CHECK(program.by_cpu != 0);
+}
+
+TEST_CASE("what a rule gives to the CPU goes there however short it is") {
+  SteerRule rule;
+  rule.steer = By::unload;
+  Stopwatch clock;
+  Steer steer({rule}, clock, 16);
+  CHECK(steer.spare_cpu());
+  CHECK_FALSE(steer.by_device(IBV_WR_RDMA_WRITE, 0, 64));
 }

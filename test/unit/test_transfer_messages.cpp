@@ -105,9 +105,9 @@ TEST_CASE("unknown kinds, statuses, flags and reserved bits are refused") {
   CHECK(take_reply(frame(r, 10)));
   CHECK_FALSE(take_reply(frame(r, 9)));
   CHECK_FALSE(take_reply(frame(r, 11)));
-  r.flags = has_views;
+  r.flags = has_views | short_of_cpu;
   CHECK(take_reply(frame(r, 10)));
-  r.flags = has_views << 1;
+  r.flags = short_of_cpu << 1;
   CHECK_FALSE(take_reply(frame(r, 10)));
   r.flags = 0;
   r.status = static_cast<uint8_t>(Status::full) + 1;

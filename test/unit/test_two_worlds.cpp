@@ -363,6 +363,18 @@ TEST_CASE("a region that was served ends for its peers as for the device", "[wor
                                 IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
 }
 
+TEST_CASE("an owner whose CPU is short says so to who steers, and to nobody else", "[worlds]") {
+  const uint8_t version = GENERATE(transfer::version_views, transfer::version_spares);
+  CAPTURE(version);
+  Two two({}, steered, 1 << 20, version);
+  two.b.bench.service.is_short = true;
+  write(two, 2, 2000); // no key of its is served yet
+  CHECK(two.a.count(Counter::peers_spared) == 0);
+  write(two, 8, 100);
+  CHECK(two.a.count(Counter::posts_steered) != 0); // a rule says so, and not measurement
+  CHECK(two.a.count(Counter::peers_spared) == (version == transfer::version_spares ? 1 : 0));
+}
+
 TEST_CASE("nothing waits for a proof that steering alone asks for", "[worlds]") {
   const bool refused = GENERATE(false, true);
   CAPTURE(refused);

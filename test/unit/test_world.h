@@ -54,6 +54,7 @@ struct ManualService final : adverb::service::Service {
     });
   }
   bool on_thread() const noexcept override { return true; }
+  bool short_of_cpu() noexcept override { return is_short; }
   void own_fd(int) noexcept override {}
   void disown_fd(int) noexcept override {}
 
@@ -84,6 +85,7 @@ struct ManualService final : adverb::service::Service {
     clock.time = until;
   }
 
+  bool is_short = false; // of the processor
   ManualClock& clock;
   std::map<int, std::function<void(uint32_t)>> watched;
   std::vector<std::function<void()>> tasks;
