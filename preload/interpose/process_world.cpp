@@ -54,6 +54,7 @@ void in_child() {
     if (model::Objects* objects = world.parts.objects.made())
       objects->in_child();
     world.parts.objects.keep_in_child();
+    world.parts.reload.abandon_in_child();
     if (registration::Budgets* budgets = world.parts.budgets.made())
       budgets->in_child();
     world.parts.budgets.keep_in_child();

@@ -499,6 +499,14 @@ void Qp::begin_steering() noexcept {
   }
 }
 
+void Qp::steer_anew() {
+  const std::lock_guard hold(lock_);
+  if (peer_ != Peer::linked)
+    return; // it asks when it is
+  begin_steering();
+  send_.forget_key();
+}
+
 // A key that was told to be real stays so while the peer's process lives, whatever becomes of the
 // link; and a stock peer's all are.
 bool Qp::is_real(uint32_t remote_key, steering::RealKey& real) {

@@ -62,6 +62,8 @@ public:
   int modify(ibv_qp_attr* attr, int mask);
   // The program learns now that its device may have put the queue pair in error.
   void look_at_state();
+  // Another policy is in force.
+  void steer_anew();
 
   // Extended posts: what is built between begin() and commit() or abort() is collected by build()
   // and posted like any list, or not at all. Meanwhile no lock is held that anything else waits

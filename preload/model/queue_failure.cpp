@@ -248,9 +248,7 @@ void Queue::on_gone() {
   for (uint64_t s = first; s < ring_.tail() && lossy; ++s)
     if (Request& r = ring_.at(s); r.stage == Stage::carried || r.stage == Stage::half)
       r.unasked = Unasked::device;
-  if (first < ring_.tail() && lossy)
-    rewind(first);
-  else if (first < ring_.tail() && only_steered_reads(first))
+  if (first < ring_.tail() && (lossy || only_steered_reads(first)))
     rewind(first);
   else if (first < ring_.tail())
     lost(ring_.at(first));

@@ -68,9 +68,8 @@ void started_on(World& world, const char* device) {
   world.log.info("copies to and from unpinned memory: {}", memory::method());
   world.page.start({library_path(), policy.source(), "libibverbs", device});
   world.page.add_device(device);
-  size_t slot = 0;
   for (const auto& rule : policy.hits())
-    world.page.label_rule(slot++, rule.name);
+    world.page.label_rule(rule.slot, rule.name);
 }
 
 } // namespace adverb::model

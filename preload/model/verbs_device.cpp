@@ -4,6 +4,7 @@
 #include "model/cq.h"
 #include "model/objects.h"
 #include "model/qp.h"
+#include "model/reload.h"
 #include "model/start.h"
 #include "model/verbs.h"
 #include "world/no_cancel.h"
@@ -31,6 +32,7 @@ ibv_context* adopt(World& world, ibv_context* context) {
   if (context == nullptr || !wanted(world, context))
     return context;
   started_on(world, context->device->name);
+  world.reload().start();
   world.objects().contexts.insert(context, std::make_shared<Context>(world, context));
   // One that is half managed would hand out keys that nobody translates.
   if (!world.objects().edge.patch(context)) {

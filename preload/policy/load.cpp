@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // Where a policy comes from, and the one that this process obeys.
 #include "policy/compile.h"
-#include "policy/current.h"
 #include "policy/embedded.h"
 #include "policy/glob.h"
 #include "policy/schema.h"
@@ -10,7 +9,6 @@
 
 #include <algorithm>
 #include <climits>
-#include <cstdio>
 #include <cstdlib>
 #include <sys/auxv.h>
 #include <unistd.h>
@@ -61,25 +59,16 @@ std::string user_policy() {
 // Loads the file unless there is none: then an empty result without errors.
 Loaded load_if_present(const std::string& path, std::string_view program) {
   Refusal refusal;
-  const auto text = read_trusted(path, Secrecy::readable, max_text, refusal);
-  if (text)
-    return load_text(*text, path, program);
+  auto text = read_trusted(path, Secrecy::readable, max_text, refusal);
+  if (text) {
+    Loaded loaded = load_text(*text, path, program);
+    loaded.path = path;
+    loaded.text = std::move(*text);
+    return loaded;
+  }
   if (refusal.missing)
     return {};
   return failed(path, std::move(refusal.reason), std::move(refusal.remedy));
-}
-
-// After this every question is answered as if adverb were not there.
-std::unique_ptr<Policy> pass_through() {
-  Document document;
-  document.source = "none (the policy has errors; everything passes through)";
-  document.settings.serve = false;
-  Rule rule;
-  rule.name = "pass-through";
-  rule.backend = &stock_backend();
-  rule.peers = Peers::none;
-  document.rules.push_back(std::move(rule));
-  return std::make_unique<Policy>(std::move(document));
 }
 
 } // namespace
@@ -156,26 +145,6 @@ std::vector<std::string_view> profile_names() {
   for (const EmbeddedProfile& profile : embedded_profiles)
     names.push_back(profile.name);
   return names;
-}
-
-const Policy& Current::load() {
-  const std::lock_guard hold(loading_);
-  if (const Policy* now = policy_.load(std::memory_order_relaxed))
-    return *now;
-  Loaded loaded = load_for_this_process();
-  if (!loaded) {
-    std::string message;
-    for (const Error& error : loaded.errors)
-      message += "adverb: " + error.text() + "\n";
-    message += "adverb: no policy is in force; everything passes through unchanged\n";
-    fputs(message.c_str(), stderr);
-    problems_ = std::move(loaded.errors);
-    loaded.policy = pass_through();
-  }
-  loaded.policy->tell_hits_to(hits_);
-  own_ = std::move(loaded.policy);
-  policy_.store(own_.get(), std::memory_order_release);
-  return *own_;
 }
 
 } // namespace adverb::policy

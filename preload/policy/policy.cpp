@@ -137,7 +137,19 @@ void Policy::count(const Rule& rule) const noexcept {
   const auto index = static_cast<size_t>(&rule - rules_.data());
   hits_[index].fetch_add(1, std::memory_order_relaxed);
   if (listener_ != nullptr)
-    listener_->hit(index);
+    listener_->hit(slots_[index]);
+}
+
+void Policy::tell_hits_to(Hits* listener, std::vector<size_t> slots) {
+  slots_ = std::move(slots);
+  listener_ = slots_.size() == rules_.size() ? listener : nullptr;
+}
+
+void Policy::take_place_of(const Policy& running) {
+  Settings settings = running.settings_;
+  settings.recall_wait = settings_.recall_wait;
+  settings.serve = settings_.serve;
+  settings_ = std::move(settings);
 }
 
 const BackendTraits& Policy::region(const RegionQuery& query) const noexcept {
@@ -203,7 +215,7 @@ std::vector<SteerRule> Policy::steering(const QpQuery& query) const {
     const auto steer = steer_of(rules_[i], query);
     if (!steer)
       continue;
-    result.push_back({rules_[i].match.requests, *steer, i});
+    result.push_back({rules_[i].match.requests, *steer, i, this});
     if (matches_any_request(rules_[i].match))
       break;
   }
@@ -223,8 +235,10 @@ bool Policy::steers(const QpQuery& query) const noexcept {
   return false;
 }
 
+// The queue pair may have it of a policy that another one has replaced.
 void Policy::steered_by(const SteerRule& rule) const noexcept {
-  count(rules_[rule.rule]);
+  if (rule.of == this)
+    count(rules_[rule.rule]);
 }
 
 std::optional<uint64_t> Policy::copy_below(std::string_view device) const noexcept {
@@ -243,7 +257,8 @@ std::span<const Rule> Policy::rules() const noexcept {
 std::vector<RuleHits> Policy::hits() const {
   std::vector<RuleHits> result;
   for (size_t i = 0; i < rules_.size(); ++i)
-    result.push_back({rules_[i].index, rules_[i].name, hits_[i].load(std::memory_order_relaxed)});
+    result.push_back({rules_[i].index, rules_[i].name, hits_[i].load(std::memory_order_relaxed),
+                      slots_.empty() ? i : slots_[i]});
   return result;
 }
 

@@ -41,12 +41,13 @@ struct RuleHits {
   size_t index = 0; // position in the file's "rules"
   std::string name; // "name" of the rule, else "rule 2"
   uint64_t hits = 0;
+  size_t slot = 0; // of Policy::tell_hits_to()
 };
 
 /// Hears of every hit of a rule, from any thread: for counters others can read.
 class Hits {
 public:
-  virtual void hit(size_t rule) noexcept = 0; ///< its position in Policy::rules()
+  virtual void hit(size_t slot) noexcept = 0; ///< Policy::tell_hits_to()
 
 protected:
   ~Hits() = default;
@@ -100,7 +101,11 @@ public:
 
   std::span<const Rule> rules() const noexcept; // those that can apply to this program
   std::vector<RuleHits> hits() const;           // one per entry of rules()
-  void tell_hits_to(Hits* listener) noexcept { listener_ = listener; } // before the first question
+  // Before the first question. `slots`: by which number the listener knows each of rules().
+  void tell_hits_to(Hits* listener, std::vector<size_t> slots);
+  // Before the first question: in the place of `running`, whose process goes on with the settings
+  // that cannot change (Takes in schema.h).
+  void take_place_of(const Policy& running);
 
 private:
   template <typename T>
@@ -110,6 +115,7 @@ private:
   std::vector<Rule> rules_;
   std::unique_ptr<std::atomic<uint64_t>[]> hits_;
   Hits* listener_ = nullptr;
+  std::vector<size_t> slots_; // of the rules, at the listener; empty: none listens
   Settings settings_;
   std::string source_;
   std::string description_;
@@ -131,6 +137,8 @@ struct Error {
 struct Loaded {
   std::unique_ptr<Policy> policy;
   std::vector<Error> errors;
+  std::string path; // of the file it came from; empty: from none
+  std::string text; // of that file
   explicit operator bool() const noexcept { return policy != nullptr; }
 };
 

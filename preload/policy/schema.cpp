@@ -275,6 +275,11 @@ Json resolved(const Json& part) {
   return result;
 }
 
+Takes takes(const Json& part) {
+  const std::string when = part.value("x-reload", "now");
+  return when == "restart" ? Takes::restart : when == "new" ? Takes::new_objects : Takes::now;
+}
+
 bool validate(const Json& document, const std::string& file, std::vector<Error>& errors) {
   // A file of another version would only earn errors about keys that are right in its own.
   const Json& version = schema()["properties"]["version"]["const"];

@@ -5,6 +5,8 @@
 
 #include "policy/json.h"
 
+#include <cstdint>
+
 namespace adverb::policy {
 
 // The embedded schema, parsed once, with the words of the backends there are.
@@ -12,6 +14,11 @@ const Json& schema();
 
 // `part` with its "$ref" followed; keys beside the "$ref" win over those it leads to.
 Json resolved(const Json& part);
+
+// When a change of the file takes effect in a process that runs ("x-reload"): at once, for what is
+// made from then on, or when the process starts.
+enum class Takes : uint8_t { now, new_objects, restart };
+Takes takes(const Json& part);
 
 // Adds an error for everything in `document` that the schema does not allow. False: the document is
 // of another version, and nothing in it has been looked at.

@@ -42,7 +42,8 @@ struct Requests {
 struct SteerRule {
   Requests requests;
   Steer steer = Steer::offload;
-  size_t rule = 0; // its position in Policy::rules()
+  size_t rule = 0;          // its position in Policy::rules()
+  const void* of = nullptr; // that policy
 };
 
 // The rule that decides. Null: no rule says so, and the NIC carries the request.

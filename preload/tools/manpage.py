@@ -38,6 +38,16 @@ If the policy has an error,
 .B adverb run
 starts nothing, and adverb changes nothing in a program that is started otherwise.
 .PP
+A program that runs obeys a change of its file, too.
+Each key below says what of a change takes effect at once, and what does not.
+If the changed file has errors, the log names them and the policy that was in force stays.
+The backend of a region never changes.
+Profiles and the built-in default cannot change, and neither can a policy that changes nothing:
+programs under it run without adverb.
+Rules keep their counters
+.RB ( "adverb stat" )
+as long as they keep their names.
+.PP
 Sizes are strings such as "64KiB", with B, KiB, MiB, GiB or TiB.
 Address ranges are written "10.0.0.0/8" or "fe80::/10", and memory addresses "0x7f0000000000".
 Patterns are those of the shell: *, ?, [a-z], [!a-z].
@@ -127,6 +137,11 @@ class Page:
             notes.append(f"Most: {part.get('x-maximum', part.get('maximum'))}.")
         if "x-actions" in part:
             notes.append(f"Only for rules that set {' or '.join(part['x-actions'])}.")
+        if "x-reload" in part:
+            notes.append({"now": "A change takes effect at once.",
+                          "new": "A change takes effect for what the program makes from then on.",
+                          "restart": "A change takes effect when the program starts anew."}
+                         [part["x-reload"]])
         if "x-later" in part:
             notes.append(f"Known but not available yet: {', '.join(part['x-later'])}.")
         self.lines += [roff(note) for note in notes]

@@ -41,6 +41,7 @@ class Endpoints;
 }
 namespace model {
 class Edge;
+class Reload;
 struct Objects;
 } // namespace model
 
@@ -90,6 +91,7 @@ public:
   registration::Recalls& recalls();
   registration::ViewSource& view_source();
   model::Objects& objects();
+  model::Reload& reload();
   endpoint::Endpoints& endpoints();
 
   /// Where those rooms, the fork handlers and tests get at them.
@@ -102,6 +104,7 @@ public:
     Part<registration::Recalls> recalls;
     Part<registration::ViewSource> view_source;
     Part<model::Objects> objects;
+    Part<model::Reload> reload;
     Part<endpoint::Endpoints> endpoints;
   } parts;
 
@@ -113,7 +116,7 @@ private:
   /// The policy depends on no room: hits of its rules are counted through this.
   struct RuleHits final : policy::Hits {
     explicit RuleHits(observe::Counters& to) : counters(to) {}
-    void hit(size_t rule) noexcept override { counters.count_rule(rule); }
+    void hit(size_t slot) noexcept override { counters.count_rule(slot); }
     observe::Counters& counters;
   };
 

@@ -13,8 +13,8 @@
 
 namespace {
 
-constexpr const char* usage = "usage: many_queues [--seconds N | --operations N] [--queues N] "
-                              "[--threads N] [--one-process] [--churn]\n";
+constexpr const char* usage = "usage: many_queues [--seconds N | --operations N | --until FILE] "
+                              "[--queues N] [--threads N] [--one-process] [--churn]\n";
 
 int verdict(unsigned broken, unsigned number, stress::Promise promise, const char* name) {
   const bool bad = (broken & promise) != 0;
@@ -34,13 +34,11 @@ void run(const stress::Options& options, int socket) {
 
 int main(int argc, char** argv) {
   stress::Options options;
-  const option names[] = {{"seconds", required_argument, nullptr, 's'},
-                          {"queues", required_argument, nullptr, 'q'},
-                          {"threads", required_argument, nullptr, 't'},
-                          {"one-process", no_argument, nullptr, 'o'},
-                          {"churn", no_argument, nullptr, 'c'},
-                          {"operations", required_argument, nullptr, 'n'},
-                          {nullptr, 0, nullptr, 0}};
+  const option names[] = {
+      {"seconds", required_argument, nullptr, 's'}, {"queues", required_argument, nullptr, 'q'},
+      {"threads", required_argument, nullptr, 't'}, {"one-process", no_argument, nullptr, 'o'},
+      {"churn", no_argument, nullptr, 'c'},         {"operations", required_argument, nullptr, 'n'},
+      {"until", required_argument, nullptr, 'u'},   {nullptr, 0, nullptr, 0}};
   for (int c; (c = getopt_long(argc, argv, "", names, nullptr)) != -1;) {
     switch (c) {
     case 's':
@@ -48,6 +46,9 @@ int main(int argc, char** argv) {
       break;
     case 'n':
       options.operations = static_cast<unsigned>(atoi(optarg));
+      break;
+    case 'u':
+      options.until = optarg;
       break;
     case 'q':
       options.queues = static_cast<unsigned>(atoi(optarg));

@@ -177,7 +177,9 @@ void Side::work(unsigned thread) {
   bool counted = false;
   std::vector<unsigned> worked(queues_.size()); // of this thread's
   for (;;) {
-    bool over = options_.operations != 0 || Clock::now() >= end_;
+    bool over =
+        options_.operations != 0 ||
+        (options_.until != nullptr ? access(options_.until, F_OK) == 0 : Clock::now() >= end_);
     bool any = false;
     if (options_.operations != 0)
       each([&](Queue& q, size_t i) {

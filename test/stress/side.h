@@ -15,7 +15,8 @@ namespace stress {
 
 struct Options {
   unsigned seconds = 10;
-  unsigned operations = 0; // of each queue pair, however long they take; 0: for so many seconds
+  unsigned operations = 0;     // of each queue pair, however long they take; 0: for so many seconds
+  const char* until = nullptr; // there is a file of this name, however long that takes
   unsigned queues = 64;
   unsigned threads = 8;
   bool one_process = false;

@@ -42,7 +42,7 @@ TEST_CASE("the schema uses only keywords that the validator obeys") {
       "$ref", "additionalProperties", "const", "enum", "format", "items", "maxItems", "maxLength",
       "maximum", "minItems", "minLength", "minimum", "oneOf", "properties", "propertyNames",
       "required", "type", "uniqueItems", "x-action", "x-actions", "x-later", "x-maximum",
-      "x-minimum",
+      "x-minimum", "x-reload",
       // for readers and other tools
       "$comment", "$id", "$schema", "default", "definitions", "description", "pattern", "title"};
   walk(schema(), "", [&](const Json& part, const std::string& pointer) {
@@ -53,6 +53,21 @@ TEST_CASE("the schema uses only keywords that the validator obeys") {
     // "expected … from MINIMUM to MAXIMUM" needs both.
     CHECK(part.contains("minimum") == part.contains("maximum"));
   });
+}
+
+TEST_CASE("every setting and action says when a change of it takes effect") {
+  const auto says = [](const Json& part, const std::string& name) {
+    INFO(name);
+    const std::string when = part.value("x-reload", "");
+    CHECK((when == "now" || when == "new" || when == "restart"));
+  };
+  const std::set<std::string> neither = {"$schema", "$comment", "version", "description", "rules"};
+  for (const auto& setting : schema()["properties"].items())
+    if (!neither.contains(setting.key()))
+      says(setting.value(), setting.key());
+  for (const auto& key : schema()["definitions"]["rule"]["properties"].items())
+    if (key.value().value("x-action", false))
+      says(key.value(), key.key());
 }
 
 TEST_CASE("every object of the schema is closed and allows comments") {
