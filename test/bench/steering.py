@@ -29,7 +29,10 @@ POINTS = [
     ("64 B, one at a time, all cached", 64, 1, INSIDE, HOT, 0, "strict", {"at_most": 1.05}),
     ("64 B, one at a time, 64 times the cache", 64, 1, OUTSIDE, HOT, 0, "strict", {"at_most": 1.05}),
 ]
-TABLES = {"time": f"{'microseconds per WRITE, medians':44}{'offload':>9}{'unload':>9}{'auto':>9}{'auto by the better':>20}"
+# A WRITE and the SEND that tells of it: by the NIC, as under stock.
+AND_A_SEND = [(64, 1), (1024, 1), (64, 8)]  # bytes, requests of a list
+TABLES = {"send": f"{'WRITEs and a SEND, microseconds per WRITE':44}{'stock':>9}{'auto':>9}{'auto by stock':>20}{'95% of it':>16}",
+          "time": f"{'microseconds per WRITE, medians':44}{'offload':>9}{'unload':>9}{'auto':>9}{'auto by the better':>20}"
                   f"{'95% of it':>16}{'offload by auto':>17}"}
 
 
@@ -55,6 +58,17 @@ def times(programs, scratch, point):
     return row | medians | {"faster": round(medians["offload"] / medians["auto"], 3)}
 
 
+def times_with_send(programs, scratch, size, many):
+    found = {True: [], False: []}
+    for _ in range(PAIRS):
+        for adverb in found:
+            found[adverb].append(programs.run(adverb, size, many, INSIDE, HOT, 0, COUNT, "send",
+                                              ADVERB_POLICY=policy(scratch, "auto", "strict"),
+                                              ADVERB_LOOPBACK_TRANSLATIONS=MODEL)[0])
+    return native.ratio(found[False], found[True]) | {"stock": statistics.median(found[False]),
+                                                      "auto": statistics.median(found[True])}
+
+
 def run(build, options):
     programs = native.Native(build, "bench_steering")
     try:
@@ -70,10 +84,17 @@ def run(build, options):
                            "name": f"{point[0]}: offload by auto", "title": f"{point[0]}: offload by auto",
                            "table": "time", "value": row["faster"], "low": row["faster"], "high": row["faster"],
                            "pairs": row["pairs"], "at_least": faster}
+            for size, many in AND_A_SEND:
+                title = f"{size} B, {many} WRITE{'s' if many > 1 else ''} and a SEND"
+                yield attempt(lambda size=size, many=many: times_with_send(programs, scratch, size, many), name=title,
+                              title=title, table="send", at_most=1.03)
     finally:
         programs.close()
 
 
 def line(row):
+    if row["table"] == "send":
+        return (f"{row['title'][:44]:44}{row['stock'] / 1000:9.2f}{row['auto'] / 1000:9.2f}"
+                f"{row['value']:20.3f}{row['low']:8.3f} ..{row['high']:5.3f}")
     return (f"{row['title'][:44]:44}" + "".join(f"{row[steer] / 1000:9.2f}" for steer in POLICIES)
             + f"{row['value']:20.3f}{row['low']:8.3f} ..{row['high']:5.3f}{row['faster']:17.2f}")
