@@ -244,7 +244,7 @@ private:
   struct Proving {
     ProofStage stage = ProofStage::none;
     uint64_t round = 0;               // what is told of another one comes late
-    bool limited = false;             // somebody looks how long requests have been waiting
+    uint64_t limit = 0;               // timer that looks how long requests have been waiting
     std::chrono::nanoseconds since{}; // when they began to
     unsigned tries = 0;
     unsigned lost = 0; // were carried, and have not come

@@ -45,7 +45,8 @@ void Qp::forget_proof(bool proven) {
   proving_.stage = ProofStage::none;
   proving_.tries = 0;
   proving_.lost = 0;
-  proving_.limited = false;
+  if (proving_.limit != 0)
+    world().service.cancel(std::exchange(proving_.limit, 0));
   proving_.answer = KeyVerdict::Kind::unknown;
 }
 
@@ -58,13 +59,13 @@ bool Qp::waits_for_proof() const noexcept {
 void Qp::limit_wait() {
   if (proving_.tries == 0)
     proving_.since = world().clock.now();
-  if (std::exchange(proving_.limited, true))
+  if (proving_.limit != 0)
     return;
-  world().service.after(wait_due,
-                        [weak = weak_from_this(), handle = handle_, round = proving_.round] {
-                          if (const auto self = weak.lock())
-                            self->look_at_wait(handle, round);
-                        });
+  proving_.limit = world().service.after(
+      wait_due, [weak = weak_from_this(), handle = handle_, round = proving_.round] {
+        if (const auto self = weak.lock())
+          self->look_at_wait(handle, round);
+      });
 }
 
 void Qp::look_at_wait(uint64_t handle, uint64_t round) {
@@ -73,13 +74,12 @@ void Qp::look_at_wait(uint64_t handle, uint64_t round) {
     const std::lock_guard hold(lock_);
     if (handle != handle_ || round != proving_.round)
       return;
-    proving_.limited = false;
+    proving_.limit = 0;
     if (!waits_for_proof())
       return;
     const auto over = proving_.since + wait_due - world().clock.now();
     if (over > std::chrono::nanoseconds::zero()) {
-      proving_.limited = true;
-      world().service.after(over, [weak = weak_from_this(), handle, round] {
+      proving_.limit = world().service.after(over, [weak = weak_from_this(), handle, round] {
         if (const auto self = weak.lock())
           self->look_at_wait(handle, round);
       });
