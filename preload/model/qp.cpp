@@ -192,6 +192,7 @@ void Qp::end_rights() noexcept {
 }
 
 void Qp::close() {
+  stop_and_await_answers();
   leaving_ = true;
   part_from_peer();
   before_close_ = state_.exchange(IBV_QPS_RESET);
@@ -302,7 +303,7 @@ void Qp::on_replies(std::span<const std::byte> replies) {
   if (is_short && steer_ != nullptr && steer_->spare_cpu())
     world().counters.count(observe::Counter::peers_spared);
   send_.turn();
-  if (!send_.carrying())
+  if (!messages_.busy())
     unloaded_.notify_all();
 }
 

@@ -12,9 +12,10 @@
 // The device moves it to ERR or SQE by itself, which is noticed when a completion, an event or
 // ibv_query_qp says so: what the program cannot know yet has happened before it.
 // A move to ERR or RESET and destroy are barriers: when they return no copy runs or will run
-// through this queue pair in either direction, and the same holds when the program is first told of
-// an error. RESET starts a new incarnation with a new handle. Peers' requests that come in the
-// middle of such a move are answered when the device has made it.
+// through this queue pair here, nor at the peer if it answers in time. Of copies here the same
+// holds when the program is first told of an error. RESET starts a new incarnation with a new
+// handle. Peers' requests that come in the middle of such a move are answered when the device has
+// made it.
 //
 // Locks: building_, then the device's progress lock, then lock_, then leaves. Under a CQ's
 // poll_lock_ only lock_ and leaves are taken, and by the program's own calls the progress lock.
@@ -172,6 +173,7 @@ private:
   void end_lent() noexcept; // the progress lock is held
   void end_rights() noexcept;
   void wait_until_unloaded();
+  void stop_and_await_answers();
   void on_bound(uint64_t handle, const link::Bound& bound);
   // qp_proof.cpp, all under lock_ but what is told from elsewhere
   void prove(const steering::Request& r, uint32_t key);

@@ -16,6 +16,7 @@ namespace adverb::model {
 namespace {
 // A program that asks for SQD while its peer is stopped shall not hang for ever in ibv_modify_qp.
 constexpr std::chrono::seconds drain_limit{5};
+constexpr std::chrono::milliseconds answer_limit{200};
 } // namespace
 
 void Qp::captured(const ibv_qp_attr& attr, int mask) {
@@ -93,14 +94,29 @@ void Qp::entered(ibv_qp_state before, ibv_qp_state now) {
   send_.turn();
 }
 
+// What a device has sent lands at once, if at all. What the peer's CPU has been asked for lands
+// when it comes to that, and then over what others have written meanwhile: so it answers first. A
+// peer that does not answer is not waited for by each of its queue pairs.
+void Qp::stop_and_await_answers() {
+  std::unique_lock hold(lock_);
+  send_.stop();
+  if (!messages_.busy() || messages_.is_silent())
+    return;
+  const auto limit = std::chrono::steady_clock::now() + answer_limit;
+  if (unloaded_.wait_until(hold, limit, [this] { return !messages_.busy(); }))
+    return;
+  messages_.note_silence();
+  if (world().log.every("silent-peer", 10))
+    world().log.warn("queue pair {} ends while its peer has not answered for {} ms: the peer may "
+                     "carry out later what it was asked for",
+                     qpn_, answer_limit.count());
+}
+
 // Peers' requests and replies end first, then the provider's state changes, then what was under way
 // or waiting is posted to be flushed.
 int Qp::to_error(ibv_qp_attr* attr, int mask) {
+  stop_and_await_answers();
   leaving_ = true;
-  {
-    const std::lock_guard hold(lock_);
-    send_.pause(true);
-  }
   context_->barrier({.target = handle_});
   const ibv_qp_state before = state_.exchange(IBV_QPS_ERR);
   const provider::Inside inside;
@@ -113,8 +129,8 @@ int Qp::to_error(ibv_qp_attr* attr, int mask) {
     end_rights();
   } else {
     state_ = before;
-    send_.turn();
   }
+  send_.resume();
   return rc;
 }
 
@@ -172,11 +188,8 @@ void Qp::enter_error() {
 }
 
 int Qp::to_reset(ibv_qp_attr* attr, int mask) {
+  stop_and_await_answers();
   leaving_ = true;
-  {
-    const std::lock_guard hold(lock_);
-    send_.stop();
-  }
   context_->barrier({.target = handle_});
   const ibv_qp_state before = state_.exchange(IBV_QPS_RESET);
   send_cq_->settle();

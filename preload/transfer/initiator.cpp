@@ -141,6 +141,7 @@ void Initiator::reject(const char* what, size_t bytes) {
 // Nothing of a message is believed before all of it has been looked at.
 void Initiator::on_message(link::RxBuffer message) {
   assert(channel_->progress().lock().held());
+  silent_.store(false, std::memory_order_relaxed);
   if (is_notice(message.bytes()))
     return on_notice(std::move(message));
   auto rest = message.bytes();

@@ -83,6 +83,9 @@ public:
   bool down() const { return channel_->down(); }
   // on_down() has been or is being passed on; who attached before it hears of it.
   bool lost() const;
+  // Until the next message. Any thread.
+  bool is_silent() const noexcept { return silent_.load(std::memory_order_relaxed); }
+  void note_silence() noexcept { silent_.store(true, std::memory_order_relaxed); }
 
   // What is known of a peer's key; no lock is taken.
   steering::KeyVerdict key(uint32_t rkey) const noexcept { return verdicts_.find(rkey); }
@@ -134,6 +137,7 @@ private:
   const std::shared_ptr<link::Channel> channel_;
   mutable Mutex lock_;
   uint32_t unanswered_ = 0;
+  Atomic<bool> silent_{false};
   bool lost_ = false;
   std::unordered_map<uint64_t, Attached> sources_;
   std::deque<uint64_t> waiting_; // handles, in the order they came

@@ -36,6 +36,13 @@ public:
   std::shared_ptr<Initiator> leave();
   bool joined() const noexcept { return initiator_ != nullptr; }
   bool down() const { return initiator_->down(); }
+  // The peer has not answered for long, as one of its queue pairs has noted, and nothing has come
+  // since.
+  bool is_silent() const noexcept { return initiator_ == nullptr || initiator_->is_silent(); }
+  void note_silence() noexcept {
+    if (initiator_ != nullptr)
+      initiator_->note_silence();
+  }
 
   // What the peer has said of a key; ask_key() has it say so.
   steering::KeyVerdict verdict(uint32_t rkey) const noexcept {

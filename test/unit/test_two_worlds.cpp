@@ -2,8 +2,10 @@
 // Two Worlds in one process: two programs under adverb, each with unpinned regions.
 #include "two_programs.h"
 
+#include <algorithm>
 #include <array>
 #include <sys/mman.h>
+#include <thread>
 
 using namespace adverb;
 using namespace adverb::test;
@@ -410,4 +412,39 @@ TEST_CASE("elements that are too many are not looked at", "[worlds]") {
     CHECK(model::post_send(*two.a.verbs.managed(two.a.qp), &wr, &bad) != 0);
   }
   munmap(pages, 2 * page);
+}
+
+TEST_CASE("what the peer's CPU has been asked for is there before a queue pair has ended",
+          "[worlds]") {
+  const bool is_steered = GENERATE(false, true);
+  const auto end = GENERATE(IBV_QPS_ERR, IBV_QPS_RESET, IBV_QPS_UNKNOWN);
+  CAPTURE(is_steered, end);
+  Two two({}, is_steered ? steered : R"({"version": 1, "rules": [{"register": "none"}]})");
+  write(two, 4, 100);
+  fill(two.a, 77);
+  REQUIRE(two.a.post(IBV_WR_RDMA_WRITE, 6, 10, 100, two.b, 3000, two.b.mr->rkey) == 0);
+  const auto at = std::ranges::find_if(
+      two.joint.pairs, [](const Joint::Pair& one) { return one.client->sent() != 0; });
+  REQUIRE(at != two.joint.pairs.end());
+  Joint::Pair& pair = *at;
+  const auto is_there = [&] {
+    return memcmp(two.b.memory.data() + 3000, two.a.memory.data() + 10, 100) == 0;
+  };
+  REQUIRE_FALSE(is_there());
+  std::thread peer([&] { // takes its time
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    pair.server->receive(pair.client->take());
+    two.b.bench.service.run_tasks();
+    pair.client->receive(pair.server->take());
+  });
+  if (end == IBV_QPS_UNKNOWN) {
+    CHECK(two.a.verbs.destroy_qp(two.a.qp) == 0);
+    two.a.qp = nullptr;
+  } else {
+    ibv_qp_attr attr{};
+    attr.qp_state = end;
+    CHECK(two.a.verbs.modify_qp(two.a.qp, &attr, IBV_QP_STATE) == 0);
+  }
+  CHECK(is_there());
+  peer.join();
 }

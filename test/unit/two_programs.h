@@ -184,7 +184,8 @@ struct Program {
     qp = verbs.create_qp(pd, &init);
   }
   ~Program() {
-    verbs.destroy_qp(qp);
+    if (qp != nullptr)
+      verbs.destroy_qp(qp);
     verbs.destroy_cq(cq);
     verbs.dereg_mr(mr);
     verbs.dealloc_pd(pd);
