@@ -11,10 +11,10 @@
 namespace adverb::service {
 namespace {
 
-// Of the time that it wanted a processor it has waited more than a third: short. Less than a
-// seventh: not so any more.
-constexpr int short_part = 3;
-constexpr int enough_part = 7;
+// Of the time that it wanted a processor it has waited more than a half: short. Less than a third:
+// not so any more. Three threads that spin on two processors each wait for a third.
+constexpr int short_part = 2;
+constexpr int enough_part = 3;
 constexpr std::chrono::milliseconds wanted_least{1}; // in a window, or it says nothing
 // A window in which somebody slept says less of each moment; of so long a one, nothing.
 constexpr std::chrono::milliseconds window_most{200};
