@@ -77,18 +77,21 @@ def put(path, text, number):
     other.rename(path)
 
 
-def readable_again(path):
-    """By nobody but its owner, as the log asks; until then others may write it."""
+def readable_again(path, refusals):
+    """By nobody but its owner, as the log asks; until both processes have refused it others may write it."""
     text = GOOD[3] if path.read_text() != GOOD[3] else GOOD[1]
     other = path.with_suffix(".new")
     other.write_text(text)
     other.chmod(0o666)
+    before = refusals()
+    deadline = time.monotonic() + PATIENCE
     other.rename(path)
-    time.sleep(0.2)  # so that it is looked at, most likely; if not, it is good all the same
+    while any(now == then for now, then in zip(refusals(), before)) and time.monotonic() < deadline:
+        time.sleep(0.01)
     path.chmod(0o600)
 
 
-def folder_anew(path):
+def folder_anew(path, _):
     text = GOOD[0] if path.read_text() != GOOD[0] else GOOD[1]
     gone = path.parent.with_suffix(".gone")
     path.parent.rename(gone)
@@ -138,7 +141,7 @@ def main():
             last = [counters(p) for p in ends]
             for what, change in (("made readable again", readable_again), ("in a folder made anew", folder_anew)):
                 before = [counters(p)["policy_reloads"] for p in ends]
-                change(path)
+                change(path, lambda: [counters(p)["policy_refusals"] for p in ends])
                 deadline = time.monotonic() + PATIENCE
                 while any(counters(p)["policy_reloads"] == n for p, n in zip(ends, before)) and time.monotonic() < deadline:
                     time.sleep(0.01)
