@@ -51,6 +51,10 @@ void Reload::start() {
     if (const auto self = weak.lock())
       self->changed();
   });
+  world_.service.run([weak = weak_from_this()] { // it may have changed since it was read
+    if (const auto self = weak.lock())
+      self->read_again();
+  });
 }
 
 bool Reload::watch_folder() {
