@@ -141,7 +141,7 @@ TEST_CASE("settings of a running process stay, and those that differ are named")
   CHECK(p.current.get().staging() == 1 << 20);
   CHECK(p.current.get().recall_wait().count() == 30);
   CHECK_FALSE(p.current.get().serves());
-  p.rules(unpinned, R"("link": {"port": 7000}, "staging": "1MiB", )"); // as it began
+  p.rules(unpinned, R"("staging": "1MiB", "link": {"port": 7000}, )"); // as it began
   result = p.current.reread();
   CHECK(result.later.empty());
 }
