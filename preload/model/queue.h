@@ -109,13 +109,13 @@ public:
       bare_report_ = bare_.last_use();
     turn();
   }
-  // The link of the software lanes is gone: what they carried is given to the device, whose timers
-  // and NAKs tell a dead peer from one that lives.
   // What was found of the last key that a bare request has named.
   void forget_key() {
     close_bare();
     bare_.forget_key();
   }
+  // The link of the software lanes is gone: what they carried is given to the device, whose timers
+  // and NAKs tell a dead peer from one that lives. What the device would carry out fails.
   void on_gone();
 
   // The queue pair went to ERR; and back from SQE to RTS.

@@ -26,12 +26,12 @@ public:
 
   /// Any thread. What the last window has shown; asks for another.
   bool is_short() noexcept {
-    asked_.store(true);
-    return short_.load();
+    asked_.store(true, std::memory_order_relaxed);
+    return short_.load(std::memory_order_relaxed);
   }
   /// By the thread that serves, often.
   void look(nanoseconds now) noexcept {
-    if (now - looked_ >= window && asked_.load())
+    if (now - looked_ >= window && asked_.load(std::memory_order_relaxed))
       measure(now);
   }
   /// What a look finds, apart from where the times come from: for tests.

@@ -15,9 +15,7 @@ constexpr uint32_t interval_most = 64;    // epochs to the next probe; more, up 
 constexpr uint32_t interval_limit = 4096; // the last one took more than
 constexpr double probe_cost = 0.01;       // this part of the time
 constexpr double probe_epochs = 2;        // at the rate of what is tried
-constexpr uint32_t alarm_least =
-    8; // epochs from a probe to one that an alarm begins; twice as many
-constexpr uint32_t alarm_most = 128;                  // after each alarm that was in vain
+constexpr uint32_t alarm_most = 128;      // epochs
 constexpr std::chrono::milliseconds pause_least{200}; // without the peer's CPU
 constexpr std::chrono::milliseconds pause_most{12'800};
 constexpr size_t choices = 3;

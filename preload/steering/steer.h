@@ -73,6 +73,8 @@ public:
 private:
   static constexpr uint64_t longest = 4096; // bytes: what is longer the device always carries
   static constexpr size_t classes_count = 3;
+  // Epochs from a probe to one that an alarm may begin; twice as many after each that was in vain.
+  static constexpr uint32_t alarm_least = 8;
   struct Class { // of lengths
     Choice choice = Choice::device;
     uint32_t requests = 0; // of this epoch
@@ -116,18 +118,18 @@ private:
   std::array<Class, classes_count> classes_{};
   Sketch sketch_;
   Stage stage_ = Stage::steady;
-  double rate_ = 0;                // requests per ns of the choices that stand; 0: not known
-  bool differed_ = false;          // the epoch before
-  bool was_better_ = false;        // in its first epoch, the choice that is tried
-  double rate_found_ = 0;          // then
-  uint32_t until_probe_ = 1;       // epochs
-  uint32_t interval_ = 1;          // epochs between probes, at most: doubles with each in vain
-  uint32_t wait_ = 1;              // from the last probe to the next, if nothing changes
-  uint32_t alarm_wait_ = 8;        // epochs from a probe to one that an alarm may begin
-  uint32_t in_a_row_ = 0;          // so many choices are still to be tried after a change
-  size_t next_ = 0;                // class and choice that is tried next, by turns
-  size_t probed_ = 0;              // class that is tried
-  Choice before_ = Choice::device; // its choice before
+  double rate_ = 0;          // requests per ns of the choices that stand; 0: not known
+  bool differed_ = false;    // the epoch before
+  bool was_better_ = false;  // in its first epoch, the choice that is tried
+  double rate_found_ = 0;    // then
+  uint32_t until_probe_ = 1; // epochs
+  uint32_t interval_ = 1;    // epochs between probes, at most: doubles with each in vain
+  uint32_t wait_ = 1;        // from the last probe to the next, if nothing changes
+  uint32_t alarm_wait_ = alarm_least;
+  uint32_t in_a_row_ = 0;                   // so many choices are still to be tried after a change
+  size_t next_ = 0;                         // class and choice that is tried next, by turns
+  size_t probed_ = 0;                       // class that is tried
+  Choice before_ = Choice::device;          // its choice before
   std::chrono::nanoseconds spared_until_{}; // the peer's CPU
   std::chrono::nanoseconds pause_{};        // so long, the last time
   uint64_t switches_ = 0;
