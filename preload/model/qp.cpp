@@ -447,67 +447,6 @@ steering::Facts Qp::facts(const steering::Request& r) {
   return facts;
 }
 
-// Whether the peer's CPU is to carry a request to a key of the peer's own. What has to be known or
-// proven for that is asked meanwhile, and the device carries what comes before the answer.
-bool Qp::steers_away(const steering::Request& r, const steering::KeyVerdict& key) {
-  if (steer_ == nullptr || serves_none_ || state_ != IBV_QPS_RTS ||
-      key.kind != steering::KeyVerdict::Kind::real || key.served == steering::KeyVerdict::none ||
-      r.length > length_max_ ||
-      steer_->by_device(r.wr.opcode, steering::remote_address(r.wr), r.length))
-    return false;
-  if (!proven_)
-    prove_to_steer(r);
-  else if (key.served == steering::KeyVerdict::not_asked)
-    messages_.ask_key(steering::remote_key(r.wr));
-  if (!proven_ || !key.is_served())
-    return false;
-  const uint64_t address = steering::remote_address(r.wr);
-  if (const auto* const rule = steer_->rule_of(r.wr.opcode, address, r.length))
-    world().policy().steered_by(*rule);
-  steer_->count_unloaded(address, r.length);
-  return true;
-}
-
-// A request to a real key never fails for want of what steering takes.
-void Qp::prove_to_steer(const steering::Request& r) noexcept {
-  try {
-    prove(r, link::any_key);
-  } catch (const std::bad_alloc&) {
-    serves_none_ = true;
-    world().counters.count(observe::Counter::exceptions_caught);
-  }
-}
-
-// The peer is known.
-void Qp::begin_steering() noexcept {
-  in6_addr address{};
-  memcpy(&address, attr_.ah_attr.grh.dgid.raw, sizeof address);
-  serves_none_ = false;
-  bare_.steer_by(nullptr);
-  steer_.reset();
-  if (messages_.lossy()) // one without an answer could be carried out twice
-    return;
-  try {
-    auto rules = world().policy().steering(
-        {context_->device(), type_, attr_.ah_attr.is_global != 0 ? &address : nullptr});
-    if (rules.empty())
-      return;
-    steer_ = std::make_unique<steering::Steer>(std::move(rules), world().clock,
-                                               static_cast<uint32_t>(ring_.capacity()));
-    bare_.steer_by(steer_.get());
-  } catch (const std::bad_alloc&) { // the device carries all
-    world().counters.count(observe::Counter::exceptions_caught);
-  }
-}
-
-void Qp::steer_anew() {
-  const std::lock_guard hold(lock_);
-  if (peer_ != Peer::linked)
-    return; // it asks when it is
-  begin_steering();
-  send_.forget_key();
-}
-
 // A key that was told to be real stays so while the peer's process lives, whatever becomes of the
 // link; and a stock peer's all are.
 bool Qp::is_real(uint32_t remote_key, steering::RealKey& real) {
