@@ -11,7 +11,7 @@ namespace {
 
 constexpr BackendTraits rows[] = {
 #define BACKEND(name, unpins, lends, leases, views, verdict, words)                                \
-  {#name, unpins, lends, leases, views, verdict, words},
+  {#name, unpins, lends, leases, Views::views, verdict, words},
 #include ADVERB_BACKENDS
 };
 

@@ -10,13 +10,15 @@
 
 namespace adverb::policy {
 
+enum class Views : unsigned char { no, asked, possible };
+
 // One row of backends.def. Rows are told apart by their address.
 struct BackendTraits {
   std::string_view name;
   bool unpins = false;
   bool lends = false;
   bool leases = false;
-  bool views = false;
+  Views views = Views::no;
   std::string_view verdict;
   std::string_view words;
 };

@@ -21,6 +21,7 @@
 #include <rdma/ib_user_ioctl_cmds.h>
 #include <rdma/rdma_user_ioctl_cmds.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 #include <utility>
 
@@ -90,6 +91,31 @@ int enroll(const ibv_pd* pd, int fd, uint64_t offset, uint64_t length, uint64_t 
       &handle);
 }
 
+// What the module says to a call that has failed: errno, and `why` where there is more to say.
+int refused(std::string& why) {
+  const int error = errno;
+  if (error == EDQUOT)
+    why = "this user has reached its limit of regions or tables of adverb.ko (see `adverb stat "
+          "--all`)";
+  else if (error == ENOMEM)
+    why = "adverb.ko's tables are charged to RLIMIT_MEMLOCK, which is used up; raise it";
+  return error;
+}
+
+// Why a device did not take a view of that region; the module knows why it could not attach.
+std::string reason(int module, uint32_t region, int error) {
+  adverb_query query{};
+  query.region = region;
+  if (ioctl(module, ADVERB_IOC_QUERY, &query) == 0 && query.reason[0] != '\0')
+    return query.reason;
+  return std::string("the device does not register a dma-buf: ") + strerror(error);
+}
+
+void deregister(const ibv_context* context, uint32_t handle) noexcept {
+  call(context, driver_of(context), UVERBS_OBJECT_MR, UVERBS_METHOD_MR_DESTROY,
+       {attribute(UVERBS_ATTR_DESTROY_MR_HANDLE, 0, handle)}, nullptr);
+}
+
 class ModuleViews final : public ViewSource {
 public:
   explicit ModuleViews(World& world) : world_(world) {}
@@ -135,7 +161,7 @@ public:
                              view.from + image.shift, view.handle, view.rkey);
     if (error == 0)
       return 0;
-    why = reason(image, error);
+    why = reason(fd_, image.number, error);
     world_.service.disown_fd(view.fd);
     close(view.fd);
     give_back_extent(image, address);
@@ -143,9 +169,7 @@ public:
   }
 
   void give_back(const Image& image, const View& view) noexcept override {
-    call(image.pd->context, driver_of(image.pd->context), UVERBS_OBJECT_MR,
-         UVERBS_METHOD_MR_DESTROY, {attribute(UVERBS_ATTR_DESTROY_MR_HANDLE, 0, view.handle)},
-         nullptr);
+    deregister(image.pd->context, view.handle);
     world_.service.disown_fd(view.fd);
     close(view.fd);
     give_back_extent(image, view.from);
@@ -189,25 +213,6 @@ private:
     return 0;
   }
 
-  static int refused(std::string& why) {
-    const int error = errno;
-    if (error == EDQUOT)
-      why = "this user has reached its limit of regions or tables of adverb.ko (see `adverb stat "
-            "--all`)";
-    else if (error == ENOMEM)
-      why = "adverb.ko's tables are charged to RLIMIT_MEMLOCK, which is used up; raise it";
-    return error;
-  }
-
-  // The module knows why a device could not attach.
-  std::string reason(const Image& image, int error) const {
-    adverb_query query{};
-    query.region = image.number;
-    if (ioctl(fd_, ADVERB_IOC_QUERY, &query) == 0 && query.reason[0] != '\0')
-      return query.reason;
-    return std::string("the device does not register a dma-buf: ") + strerror(error);
-  }
-
   void give_back_extent(const Image& image, uintptr_t address) const noexcept {
     adverb_give_back back{};
     back.region = image.number;
@@ -221,7 +226,55 @@ private:
   int fd_ = -1; // of /dev/adverb, once there is an image
 };
 
+// try_view() with the module open, and a page of nobody else's.
+int try_page(int module, ibv_pd* pd, void* memory, uint64_t bytes, std::string& why) {
+  adverb_region_create create{};
+  create.start = reinterpret_cast<uintptr_t>(memory);
+  create.length = bytes;
+  create.flags = ADVERB_REGION_READ_ONLY;
+  if (ioctl(module, ADVERB_IOC_REGION_CREATE, &create) != 0)
+    return refused(why);
+  adverb_build build{};
+  build.region = create.region;
+  build.view = ADVERB_VIEW_READ;
+  build.address = create.start;
+  int error = 0;
+  if (ioctl(module, ADVERB_IOC_BUILD, &build) != 0) {
+    error = refused(why);
+  } else {
+    uint32_t handle = 0, rkey = 0;
+    error = enroll(pd, build.fd, create.start - build.start, bytes, create.start, handle, rkey);
+    if (error != 0)
+      why = reason(module, create.region, error);
+    else
+      deregister(pd->context, handle);
+    close(build.fd);
+  }
+  adverb_region_destroy destroy{};
+  destroy.region = create.region;
+  ioctl(module, ADVERB_IOC_REGION_DESTROY, &destroy);
+  return error;
+}
+
 } // namespace
+
+int try_view(ibv_pd* pd, std::string& why) {
+  const int module = memory::open_module(why);
+  if (module < 0)
+    return ENODEV;
+  constexpr size_t bytes = pattern_bytes;
+  void* const memory =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  int error = errno;
+  if (memory != MAP_FAILED) {
+    error = try_page(module, pd, memory, bytes, why);
+    munmap(memory, bytes);
+  }
+  if (error != 0 && why.empty())
+    why = strerror(error);
+  close(module);
+  return error;
+}
 
 } // namespace adverb::registration
 

@@ -278,4 +278,9 @@ std::unique_ptr<Backend> make_np(const policy::BackendTraits& traits, const Mean
   return std::make_unique<None>(traits, means);
 }
 
+// That, where views can be had: Views tells of it without a warning if they cannot.
+std::unique_ptr<Backend> make_auto(const policy::BackendTraits& traits, const Means& means) {
+  return std::make_unique<None>(traits, means);
+}
+
 } // namespace adverb::registration

@@ -507,7 +507,7 @@ int Regions::view(uint32_t key, uint64_t address, uint64_t length, std::shared_p
     return ENOENT;
   if (!inside(*region, address, length))
     return ERANGE;
-  if (!region->backend->traits().views)
+  if (region->backend->traits().views == policy::Views::no)
     return EOPNOTSUPP;
   return region->backend->view(*region, address, length, grant);
 }
@@ -515,7 +515,7 @@ int Regions::view(uint32_t key, uint64_t address, uint64_t length, std::shared_p
 bool Regions::has_views(uint32_t key) const {
   const Shared held(lock_);
   const Region* const region = find_virtual(key, held);
-  return region != nullptr && region->backend->traits().views;
+  return region != nullptr && region->backend->traits().views != policy::Views::no;
 }
 
 void Regions::served(uint32_t key, uint64_t address, uint64_t length) noexcept {

@@ -70,4 +70,8 @@ public:
   virtual void end(const Image& image) noexcept = 0;
 };
 
+/// Whether that device can have a view through adverb.ko: makes one of a page, and takes it away.
+/// 0, or errno and `why` in words. Any thread; blocks as long as the IOMMU takes.
+[[nodiscard]] int try_view(ibv_pd* pd, std::string& why);
+
 } // namespace adverb::registration

@@ -33,6 +33,7 @@ struct ImageOfRegion {
   // Under the lock of Views:
   bool over = false;
   bool building = false; // it is among the tasks
+  bool asked = false;    // by a rule that says so, and not only where they are possible
   std::vector<std::unique_ptr<ViewOfImage>> views;
   // Held while the source is at it; before the lock of Views.
   Mutex making;
@@ -65,6 +66,7 @@ int Views::lend(Region& region, uint64_t address, uint64_t length, std::shared_p
     made->image.length = region.length;
     made->image.shift = region.shift();
     made->image.pd = region.pd;
+    made->asked = region.backend->traits().views == policy::Views::asked;
     images_.push_back(made);
     // From here on no message for it is staged.
     world_.recalls().viewed().add(region.start, region.start + region.length);
@@ -218,10 +220,17 @@ void Views::failed(ImageOfRegion& image, int error, const std::string& why) {
   refused_ = error == EOPNOTSUPP;
   const char* const device = image.image.pd->context->device->name;
   const std::string words = why.empty() ? strerror(error) : why;
-  if (refused_ ? world_.log.once(std::string("views ") + device) : world_.log.every("views", 60))
-    world_.log.warn("{}: the devices of peers cannot read unpinned memory through adverb.ko: {}; "
-                    "the memory is leased to peers, or this process carries their READs",
-                    device, words);
+  const bool say = image.asked && !refused_ ? world_.log.every("views", 60)
+                                            : world_.log.once(std::string("views ") + device);
+  if (!say)
+    return;
+  constexpr const char* text =
+      "{}: the devices of peers cannot read unpinned memory through adverb.ko: {}; the memory is "
+      "leased to peers, or this process carries their READs";
+  if (image.asked)
+    world_.log.warn(text, device, words);
+  else
+    world_.log.info(text, device, words);
 }
 
 void Views::drop(Region& region) noexcept {

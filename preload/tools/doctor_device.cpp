@@ -5,6 +5,7 @@
 #include "link/slots.h"
 #include "observe/directory.h"
 #include "registration/critical_size.h"
+#include "registration/view_source.h"
 #include "tools/doctor.h"
 #include "tools/doctor_path.h"
 #include "world/clock.h"
@@ -68,8 +69,7 @@ std::string abilities_of(ibv_context* context, int& ports, std::string& on_deman
   const bool windows = (flags & (IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2A |
                                  IBV_DEVICE_MEM_WINDOW_TYPE_2B)) != 0 ||
                        attr.orig_attr.max_mw > 0;
-  return fmt::format("memory windows {}, at most {} regions and {} CQEs; "
-                     "whether it takes dma-buf regions shows only when one is tried",
+  return fmt::format("memory windows {}, at most {} regions and {} CQEs",
                      windows ? "yes" : "no (keys are reserved by one-page regions)",
                      attr.orig_attr.max_mr, attr.orig_attr.max_cqe);
 }
@@ -93,6 +93,19 @@ void check_critical_size(Report& report, const std::string& what, ibv_context* c
   report.ok(what, fmt::format("registering memory takes as long as copying {} KiB that are in "
                               "memory, or {} KiB that are not; a rule's copy_below overrides that",
                               size->resident >> 10, size->absent >> 10));
+}
+
+// Whether it READs unpinned memory for peers: tried, as it shows in no other way.
+void check_views(Report& report, const std::string& what, ibv_context* context) {
+  const std::unique_ptr<ibv_pd, int (*)(ibv_pd*)> pd(ibv_alloc_pd(context), ibv_dealloc_pd);
+  if (!pd)
+    return;
+  std::string why;
+  if (registration::try_view(pd.get(), why) == 0)
+    report.ok(what, "READs unpinned memory for peers through adverb.ko (backends np and auto)");
+  else
+    report.warn(what, "does not READ unpinned memory through adverb.ko: " + why,
+                "backends np and auto lease it to peers instead");
 }
 
 void check_device(Report& report, ibv_device* device, const HostFiles& host) {
@@ -122,6 +135,8 @@ void check_device(Report& report, ibv_device* device, const HostFiles& host) {
   if (!on_demand.empty())
     report.ok(what, on_demand);
   check_critical_size(report, what, context.get());
+  if (module_loaded(host))
+    check_views(report, what, context.get());
   for (const std::string& net_device : net_devices_elsewhere(host, ibv_get_device_name(device)))
     report.warn(what, elsewhere(net_device), elsewhere_remedy);
 }

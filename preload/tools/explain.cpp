@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "tools/explain.h"
 
+#include "memory/module_file.h"
 #include "policy/actions.h"
 #include "policy/format.h"
 #include "policy/rule.h"
@@ -11,6 +12,7 @@
 #include <cinttypes>
 #include <cstdio>
 #include <set>
+#include <unistd.h>
 
 namespace adverb::tools {
 namespace {
@@ -136,6 +138,18 @@ std::string between(uint64_t first, std::optional<uint64_t> next) {
   return result;
 }
 
+// What this host has of that for which the backend needs adverb.ko.
+std::string here(const policy::BackendTraits& backend) {
+  if (backend.views == policy::Views::no)
+    return {};
+  std::string why;
+  const int module = memory::open_module(why);
+  if (module < 0)
+    return "; here " + why;
+  close(module);
+  return "; here adverb.ko is loaded, and `adverb doctor` tries each device";
+}
+
 void print_regions(const Policy& policy, const std::string& device) {
   const std::vector<uint64_t> lengths = borders(policy);
   for (size_t i = 0; i < lengths.size(); ++i) {
@@ -143,7 +157,8 @@ void print_regions(const Policy& policy, const std::string& device) {
     for (const auto& right : rights) {
       const Asked asked(policy);
       const auto& backend = policy.region({device, lengths[i], right.access});
-      add(lines, right.name, std::string(backend.verdict) + " (" + asked.rule() + ")");
+      add(lines, right.name,
+          std::string(backend.verdict) + here(backend) + " (" + asked.rule() + ")");
     }
     for (Line& line : lines)
       if (line.subjects.size() + 1 == std::size(rights) && line.subjects[0] != rights[0].name)

@@ -196,7 +196,7 @@ const std::vector<Case> actions = {
     {"regster", rules(R"({"regster": "none"})"), "/rules/0/regster", "unknown key",
      "\"register\"?"},
     {"pined", rules(R"({"register": "pined"})"), "/rules/0/register",
-     "expected \"pinned\", \"none\", \"elastic\", \"odp\" or \"np\", got \"pined\"",
+     "expected \"pinned\", \"none\", \"elastic\", \"odp\", \"np\" or \"auto\", got \"pined\"",
      "did you mean \"pinned\"?"},
     {"None", rules(R"({"register": "None"})"), "/rules/0/register", "got \"None\"", "\"none\"?"},
     {"register null", rules(R"({"register": null})"), "/rules/0/register", "got null", ""},

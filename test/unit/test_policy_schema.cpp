@@ -181,12 +181,13 @@ TEST_CASE("a word that names no backend is an error that lists those there are, 
     const Loaded loaded = load_text(document.dump(), "f", "/p");
     CHECK_FALSE(loaded);
     REQUIRE(loaded.errors.size() == 1);
-    CHECK(loaded.errors[0].reason.find("\"pinned\", \"none\", \"elastic\", \"odp\" or \"np\"") !=
+    CHECK(loaded.errors[0].reason.find(
+              "\"pinned\", \"none\", \"elastic\", \"odp\", \"np\" or \"auto\"") !=
           std::string::npos);
     std::vector<Error> errors; // even if a schema let it pass
     compile(document, "f", errors);
     REQUIRE(errors.size() == 1);
-    CHECK(errors[0].remedy == "use \"pinned\", \"none\", \"elastic\", \"odp\" or \"np\"");
+    CHECK(errors[0].remedy == "use \"pinned\", \"none\", \"elastic\", \"odp\", \"np\" or \"auto\"");
   }
 }
 

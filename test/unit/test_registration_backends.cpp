@@ -259,8 +259,8 @@ TEST_CASE(
   const auto typo =
       policy::load_text(R"({"version": 1, "rules": [{"register": "tpy"}]})", "test", "/p");
   REQUIRE(typo.errors.size() == 1);
-  CHECK(typo.errors[0].text().find(R"("pinned", "none", "elastic", "odp", "np" or "toy")") !=
-        std::string::npos);
+  CHECK(typo.errors[0].text().find(
+            R"("pinned", "none", "elastic", "odp", "np", "auto" or "toy")") != std::string::npos);
   CHECK(typo.errors[0].text().find(R"(did you mean "toy")") != std::string::npos);
 }
 
