@@ -3,7 +3,8 @@
 # The demo's half in the guest: every program stock, then under adverb, where what is hot is leased and where
 # nothing is; what was printed, pinned, counted and traced of each goes to $VM_SHARE/WRAP/CASE.*, where scripts/demo
 # makes a table of it.
-# usage: guest.sh [CASE]...: all of them unless some are named. Reports progress, one line for each run.
+# usage: guest.sh [--np] [CASE]...: all of them unless some are named. Reports progress, one line for each run.
+# With --np the NIC is the soft RNIC of test/vm/rxe, and each program runs once more under backend np.
 # shellcheck disable=SC2317 # cases are called by their names
 set -u
 cd "$(dirname "$0")/../.." || exit 1
@@ -67,6 +68,15 @@ all_cases() {
   for case in "${cases[@]}"; do "case_$case"; done
 }
 
+ways="hot cold"
+if [ "${1:-}" = --np ]; then
+  shift
+  ways="hot cold np"
+  # shellcheck source=test/kernel/lib.sh
+  . test/kernel/lib.sh
+  [ ! -e "$built/no_rxe" ] || { echo "not ok - no soft RNIC: $(cat "$built/no_rxe")"; exit 1; }
+  load rdma_rxe
+fi
 cases=("$@")
 [ $# -gt 0 ] || cases=(write_bw read_bw send_bw atomic_bw write_lat read_lat send_lat pingpong rping sparse)
 watch_pins || echo "# the kernel does not tell what is pinned"
@@ -82,10 +92,11 @@ fi
 library=$(find "$ADVERB_BUILD/preload" -name libadverb.so | head -n 1)
 probe "${library:-none}"
 # With so little to pin that much of what stock pins has no room: as profile unpinned, by which peers' devices reach
-# what they use again and again; and so that all is as what they use once, which the owner's CPU copies. An emulated
-# processor beside others' work may take its time to answer.
-for WRAP in hot cold; do
-  register=$([ "$WRAP" = hot ] && echo elastic || echo none)
+# what they use again and again; and so that all is as what they use once, which the owner's CPU copies; and with views,
+# by which peers' devices READ with nothing pinned. An emulated processor beside others' work may take its time to answer.
+declare -A backend=([hot]=elastic [cold]=none [np]=np)
+for WRAP in $ways; do
+  register=${backend[$WRAP]}
   cat > "$scratch/$WRAP.json" << JSON
 { "version": 1, "pinned_budget": "8MiB", "link": { "hello_timeout": "10000ms" }, "rules": [{ "register": "$register" }, { "peers": "auto" }] }
 JSON
