@@ -15,6 +15,7 @@
 #include <fstream>
 #include <malloc.h>
 #include <string>
+#include <sys/personality.h>
 #include <sys/prctl.h>
 
 #include <unistd.h>
@@ -114,8 +115,12 @@ size_t median(std::vector<size_t>& all) {
 } // namespace
 
 int main(int argc, char** argv) {
-  // What is leased depends on what pages are, and a schedule is to be the same each time.
+  // What is leased depends on what pages are and where memory lies in them, and a schedule is to be
+  // the same each time.
   prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
+  if (const int as = personality(0xFFFFFFFF); as >= 0 && (as & ADDR_NO_RANDOMIZE) == 0)
+    if (personality(static_cast<unsigned>(as) | ADDR_NO_RANDOMIZE) >= 0)
+      execv("/proc/self/exe", argv); // if it may not, seeds differ from run to run
   uint64_t schedules = 10'000;
   uint64_t seconds =
       UINT64_MAX; // none unless asked for: fewer schedules would pass for all of them

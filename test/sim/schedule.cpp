@@ -351,7 +351,9 @@ private:
   // Lets everything come to its end. Programs before `first` take no part.
   void wind_up(uint32_t first) {
     size_t timers = 0;
-    for (; steps_ < steps_max && !broken(); ++steps_) {
+    // As many again, however many the programs have taken.
+    const size_t most = steps_ + steps_max;
+    for (; steps_ < most && !broken(); ++steps_) {
       offer();
       if (!offered_.empty() && !choices_.once_in(8)) {
         // As long as anything new happens: else there is always somebody who polls.
@@ -389,7 +391,7 @@ private:
       if (!take_any())
         break;
     }
-    if (steps_ < steps_max)
+    if (steps_ < most)
       return;
     // Who still has something to do?
     std::string who;
