@@ -14,6 +14,8 @@ template <typename T> struct Word {
 };
 constexpr Word<Peers> peers_words[] = {{"auto", Peers::automatic}, {"none", Peers::none}};
 constexpr Word<Order> order_words[] = {{"strict", Order::strict}, {"relaxed", Order::relaxed}};
+constexpr Word<Reliability> reliability_words[] = {{"device", Reliability::device},
+                                                   {"software", Reliability::software}};
 constexpr Word<Steer> steer_words[] = {
     {"offload", Steer::offload}, {"unload", Steer::unload}, {"auto", Steer::automatic}};
 
@@ -61,6 +63,7 @@ constexpr Action action_rows[] = {
     choice<&Rule::order, order_words>("order", Subject::queue_pair),
     {"copy_below", Subject::device, read_copy_below, is_set<&Rule::copy_below>, copy_below_text},
     choice<&Rule::steer, steer_words>("steer", Subject::request),
+    choice<&Rule::reliability, reliability_words>("reliability", Subject::queue_pair),
 };
 
 } // namespace

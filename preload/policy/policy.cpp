@@ -178,9 +178,10 @@ bool Policy::may_unpin(std::string_view device) const noexcept {
   return false;
 }
 
+// The rule that decides; null: none does, or for want of the peer none can but `otherwise`.
 template <typename T>
-T Policy::decide(const QpQuery& query, std::optional<T> Rule::* action,
-                 T otherwise) const noexcept {
+const Rule* Policy::rule_for(const QpQuery& query, std::optional<T> Rule::* action,
+                             T otherwise) const noexcept {
   for (const Rule& rule : rules_) {
     const Match& match = rule.match;
     const std::optional<T>& value = rule.*action;
@@ -189,16 +190,25 @@ T Policy::decide(const QpQuery& query, std::optional<T> Rule::* action,
     if (!match.peers.empty()) {
       if (query.peer == nullptr) {
         if (*value == otherwise)
-          return otherwise; // some peers may get the answer that is safe for all
+          return nullptr; // some peers may get the answer that is safe for all
         continue;
       }
       if (!contains(match.peers, *query.peer))
         continue;
     }
-    count(rule);
-    return *value;
+    return &rule;
   }
-  return otherwise;
+  return nullptr;
+}
+
+template <typename T>
+T Policy::decide(const QpQuery& query, std::optional<T> Rule::* action,
+                 T otherwise) const noexcept {
+  const Rule* const rule = rule_for(query, action, otherwise);
+  if (rule == nullptr)
+    return otherwise;
+  count(*rule);
+  return *(rule->*action);
 }
 
 Peers Policy::peers(const QpQuery& query) const noexcept {
@@ -209,6 +219,10 @@ Order Policy::order(const QpQuery& query) const noexcept {
   return decide(query, &Rule::order, Order::strict);
 }
 
+Reliability Policy::reliability(const QpQuery& query) const noexcept {
+  return decide(query, &Rule::reliability, Reliability::device);
+}
+
 std::vector<SteerRule> Policy::steering(const QpQuery& query) const {
   std::vector<SteerRule> result;
   for (size_t i = 0; i < rules_.size(); ++i) {
@@ -217,8 +231,12 @@ std::vector<SteerRule> Policy::steering(const QpQuery& query) const {
       continue;
     result.push_back({rules_[i].match.requests, *steer, i, this});
     if (matches_any_request(rules_[i].match))
-      break;
+      return result;
   }
+  // Only what goes to the peer's CPU goes by packets.
+  if (const Rule* const rule = rule_for(query, &Rule::reliability, Reliability::device);
+      rule != nullptr && *rule->reliability == Reliability::software)
+    result.push_back({{}, Steer::unload, static_cast<size_t>(rule - rules_.data()), this});
   return result;
 }
 
@@ -232,7 +250,8 @@ bool Policy::steers(const QpQuery& query) const noexcept {
     if (matches_any_request(rule.match))
       return false;
   }
-  return false;
+  const Rule* const rule = rule_for(query, &Rule::reliability, Reliability::device);
+  return rule != nullptr && *rule->reliability == Reliability::software;
 }
 
 // The queue pair may have it of a policy that another one has replaced.

@@ -4,8 +4,8 @@
 //
 // Questions are answered without locks or allocation, from any thread; the first rule that matches
 // and sets the action in question wins. With no such rule: register by the first backend of the
-// list, peers "auto", order "strict", steer "offload". Loading allocates and reads files; it never
-// throws and reports every error at once.
+// list, peers "auto", order "strict", steer "offload", reliability "device". Loading allocates and
+// reads files; it never throws and reports every error at once.
 #pragma once
 
 #include "policy/backends.h"
@@ -69,8 +69,11 @@ public:
   // peer may get it, "strict" if any peer may get it. Ask again once the address is known.
   Peers peers(const QpQuery& query) const noexcept;
   Order order(const QpQuery& query) const noexcept;
+  // Until the peer is known, "device" if any peer may get that.
+  Reliability reliability(const QpQuery& query) const noexcept;
 
   // Who carries requests of a queue pair to pinned regions of its peer: the rules that can match,
+  // and behind them, of a queue pair with reliability in software, one that says unload;
   // of which the first match wins (deciding() in policy/steer.h); without a match the NIC does. Ask
   // when the peer is known: until then, a rule for certain peers says offload. Allocates.
   std::vector<SteerRule> steering(const QpQuery& query) const;
@@ -108,6 +111,9 @@ public:
   void take_place_of(const Policy& running);
 
 private:
+  template <typename T>
+  const Rule* rule_for(const QpQuery& query, std::optional<T> Rule::* action,
+                       T otherwise) const noexcept;
   template <typename T>
   T decide(const QpQuery& query, std::optional<T> Rule::* action, T otherwise) const noexcept;
   void count(const Rule& rule) const noexcept;

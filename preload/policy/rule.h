@@ -43,6 +43,7 @@ struct Rule {
   std::optional<Order> order;
   std::optional<uint64_t> copy_below;
   std::optional<Steer> steer;
+  std::optional<Reliability> reliability;
 };
 
 struct Document {

@@ -18,6 +18,10 @@ namespace adverb::policy {
 enum class Peers : uint8_t { automatic, none };
 
 // Whether unloaded and offloaded writes keep RC's order (rule action "order", design §6).
+// Who makes good what the network loses of requests that go to the peer's CPU: the device, by a
+// reliable connection; or adverb, of packets.
+enum class Reliability : uint8_t { device, software };
+
 enum class Order : uint8_t { strict, relaxed };
 
 // Who has to prove that a queue pair is its own by using it, before it is served: all that are not

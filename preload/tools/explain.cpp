@@ -188,12 +188,18 @@ void print_queue_pairs(const Policy& policy, const std::string& device) {
       const std::string peers_rule = about_peers.rule();
       const Asked about_order(policy);
       const auto order = policy.order({device, type.type, &address});
+      const std::string order_rule = about_order.rule();
+      const Asked about_reliability(policy);
+      const auto reliability = policy.reliability({device, type.type, &address});
       add(lines, type.name,
           std::string(asks == policy::Peers::none ? "remote operations pass through ("
                                                   : "the peer is asked if it runs adverb (") +
               peers_rule + "), order " +
-              (order == policy::Order::relaxed ? "relaxed (" : "strict (") + about_order.rule() +
-              ")");
+              (order == policy::Order::relaxed ? "relaxed (" : "strict (") + order_rule + ")" +
+              (reliability == policy::Reliability::software
+                   ? ", losses of requests to the peer's CPU made good in software (" +
+                         about_reliability.rule() + ")"
+                   : ""));
     }
     const std::string whose = peers.size() == 1 ? ""
                               : peer.empty()    ? "other peers"

@@ -91,7 +91,9 @@ std::string steering_words(const Policy& policy, const policy::QpQuery& query) {
 
 void print_steering(const Policy& policy, const std::string& device, const std::string& whose,
                     const in6_addr& peer) {
-  const auto steers = [](const policy::Rule& rule) { return rule.steer.has_value(); };
+  const auto steers = [](const policy::Rule& rule) {
+    return rule.steer.has_value() || rule.reliability == policy::Reliability::software;
+  };
   if (std::ranges::none_of(policy.rules(), steers))
     return;
   std::vector<std::string> words;

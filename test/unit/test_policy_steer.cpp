@@ -275,3 +275,48 @@ TEST_CASE("the profile steer pins all regions, and lets small WRITEs go by the f
   CHECK(steer(policy, rc_far, {Opcode::write, 4097}) == Steer::offload);
   CHECK(steer(policy, rc_far, {Opcode::read, 8}) == Steer::offload);
 }
+
+TEST_CASE("reliability in software has the peer's CPU carry what no rule steers") {
+  const std::string list = R"(
+    {"match": {"opcode": "read", "length": {"max": "8B"}}, "steer": "offload"},
+    {"name": "near", "match": {"peer": ["10.0.0.0/8"]}, "reliability": "device"},
+    {"name": "far", "reliability": "software"})";
+  const auto policy = load(list);
+  CHECK(policy->reliability(rc_near) == Reliability::device);
+  CHECK(policy->reliability(rc_far) == Reliability::software);
+  CHECK(policy->reliability(rc_unknown) == Reliability::device); // it may be near
+  CHECK(steer(*policy, rc_far) == Steer::unload);
+  CHECK(steer(*policy, rc_far, {Opcode::read, 8}) == Steer::offload);
+  CHECK(steer(*policy, rc_far, {Opcode::read, 9}) == Steer::unload);
+  CHECK(steer(*policy, rc_near) == Steer::offload);
+  CHECK(steer(*policy, rc_unknown) == Steer::offload);
+  CHECK(policy->steers(rc_far));
+  CHECK_FALSE(policy->steers(rc_near));
+  const auto rules = policy->steering(rc_far);
+  REQUIRE(rules.size() == 2);
+  CHECK(policy->rules()[rules[1].rule].name == "far");
+  // Without such a rule it is the device's.
+  CHECK(load(R"({"peers": "auto"})")->reliability(rc_far) == Reliability::device);
+  // A rule that steers all leaves nothing to be steered by it.
+  const auto all = load(R"({"steer": "offload"}, {"reliability": "software"})");
+  CHECK(steer(*all, rc_far) == Steer::offload);
+}
+
+TEST_CASE("reliability is a word, and is hidden by an earlier rule for all peers") {
+  CHECK_FALSE(load_text(rules(R"({"reliability": "hardware"})"), "FILE"));
+  CHECK_FALSE(load_text(rules(R"({"reliability": "software"},
+                                 {"match": {"peer": ["10.0.0.0/8"]}, "reliability": "device"})"),
+                        "FILE"));
+  CHECK_FALSE(
+      load_text(rules(R"({"match": {"min_size": "1KiB"}, "reliability": "software"})"), "FILE"));
+}
+
+TEST_CASE("the profile far pins all regions, and has WRITEs and READs go by packets") {
+  const auto loaded = load_profile("far", "/p");
+  REQUIRE(loaded);
+  const Policy& policy = *loaded.policy;
+  CHECK(policy.region({"d", 1, 15u}).name == "pinned");
+  CHECK(policy.reliability(rc_far) == Reliability::software);
+  CHECK(steer(policy, rc_far, {Opcode::write, 1 << 20}) == Steer::unload);
+  CHECK(policy.staging() == uint64_t{64} << 20);
+}
