@@ -128,6 +128,14 @@ void Endpoint::address(adverb_address& out) const noexcept {
   memcpy(&out, &address, sizeof address);
 }
 
+bool Endpoint::leads_along(const adverb_address& address, const ibv_ah_attr& path) noexcept {
+  Address there;
+  memcpy(static_cast<void*>(&there), address.bytes, sizeof there);
+  return path.is_global != 0
+             ? memcmp(there.queue.gid, path.grh.dgid.raw, sizeof there.queue.gid) == 0
+             : there.queue.lid == path.dlid;
+}
+
 int Endpoint::connect(const adverb_address& peer) {
   Address there;
   memcpy(static_cast<void*>(&there), peer.bytes, sizeof there);

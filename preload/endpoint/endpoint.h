@@ -45,6 +45,9 @@ public:
   ~Endpoint();
 
   void address(adverb_address& out) const noexcept;
+  uint32_t qpn() const noexcept { return queue_->address().qpn; } // before close()
+  // Whether an address is at the other end of that path: of the same GID, or without one LID.
+  static bool leads_along(const adverb_address& address, const ibv_ah_attr& path) noexcept;
   int connect(const adverb_address& peer);
   // No thread and no call touches a buffer of the program's when it has returned.
   void close();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "link/owner.h"
 #include "link/address.h"
-#include "link/companion.h"
+#include "link/companions.h"
 #include "link/identity.h"
 #include "link/owner_parts.h"
 #include "link/proof.h"
@@ -263,6 +263,8 @@ void Owner::on_frame(const std::shared_ptr<Link>& link, const wire::Frame& frame
     on_prove(link, wire::get<wire::Prove>(frame));
   } else if (frame.type == wire::Type::companion) {
     on_companion(link, wire::get<wire::Companion>(frame));
+  } else if (frame.type == wire::Type::packet_companion) {
+    on_packet_companion(link, wire::get<wire::PacketCompanion>(frame));
   } else {
     world_.counters.count(Counter::malformed_messages);
     link->who->count(Number::malformed_messages);
@@ -418,12 +420,26 @@ void Owner::on_companion(const std::shared_ptr<Link>& link, const wire::Companio
   ack.handle = request.handle;
   ack.nonce = random_id(world_.entropy);
   ack.protocol = request.protocol;
-  ack.answer = static_cast<uint32_t>(make_companion(link, request, ack));
+  ack.answer = static_cast<uint32_t>(make_companion(link, request, nullptr, ack));
+  link->connection->send(wire::frame(ack));
+}
+
+void Owner::on_packet_companion(const std::shared_ptr<Link>& link,
+                                const wire::PacketCompanion& request) {
+  wire::PacketCompanionAck ack{};
+  ack.companion.handle = request.companion.handle;
+  ack.companion.nonce = random_id(world_.entropy);
+  ack.companion.protocol = request.companion.protocol;
+  const Answer answer = make_companion(link, request.companion, &request.address, ack.companion);
+  ack.companion.answer = static_cast<uint32_t>(answer);
+  if (answer == Answer::ok)
+    if (const auto address = link->channels.back().end->packet_address())
+      ack.address = *address;
   link->connection->send(wire::frame(ack));
 }
 
 Answer Owner::make_companion(const std::shared_ptr<Link>& link, const wire::Companion& request,
-                             wire::CompanionAck& ack) {
+                             const wire::PacketAddress* packets, wire::CompanionAck& ack) {
   LocalQp qp;
   const auto bound = link->bound.find(request.handle);
   if (bound != link->bound.end() && bound->second.wait != 0)
@@ -451,9 +467,9 @@ Answer Owner::make_companion(const std::shared_ptr<Link>& link, const wire::Comp
   }
   const auto create = [&]() -> std::shared_ptr<Companion> {
     const auto device = devices_.get(qp.device);
-    return device
-               ? Companion::create(world_, device, Channel::Role::server, protocol, request.credits)
-               : nullptr;
+    return device ? create_companion(world_, device, Channel::Role::server, protocol,
+                                     request.credits, packets != nullptr ? &qp : nullptr)
+                  : nullptr;
   };
   std::shared_ptr<Companion> channel;
   if (request.credits >= 1 && request.message_max > 256 && (channel = create()) == nullptr &&
@@ -473,7 +489,8 @@ Answer Owner::make_companion(const std::shared_ptr<Link>& link, const wire::Comp
   if (!channel ||
       channel->connect(qp,
                        {request.qpn, request.psn, request.credits, request.message_max,
-                        request.protocol_version, request.timeout},
+                        request.protocol_version, request.timeout,
+                        packets != nullptr ? std::optional(*packets) : std::nullopt},
                        as_bytes(ack.nonce),
                        [this, weak = std::weak_ptr(channel), nonce = as_bytes(request.nonce),
                         number = next_opening_](bool ok) {

@@ -61,8 +61,10 @@ private:
                 wire::Answer so_far);
   void wait_no_more(uint64_t wait);
   void on_companion(const std::shared_ptr<Link>& link, const wire::Companion& request);
+  void on_packet_companion(const std::shared_ptr<Link>& link, const wire::PacketCompanion& request);
+  // `packets`: where they reach the peer's end; null: none carry the companion.
   wire::Answer make_companion(const std::shared_ptr<Link>& link, const wire::Companion& request,
-                              wire::CompanionAck& ack);
+                              const wire::PacketAddress* packets, wire::CompanionAck& ack);
   void end(const std::shared_ptr<Link>& link, const char* why);
   // owner_bounds.cpp
   bool is_unproven(const Link& link) const;

@@ -24,6 +24,7 @@ class World;
 }
 
 namespace adverb::link {
+class Companion;
 
 // seeker_parts.h
 namespace seeking {
@@ -96,7 +97,12 @@ private:
   void give_up(const std::shared_ptr<Link>& link, const char* why);
   // seeker_channel.cpp
   void want_channel(const std::shared_ptr<Link>& link, const std::shared_ptr<Search>& search);
-  void on_companion_ack(const std::shared_ptr<Link>& link, const wire::CompanionAck& ack);
+  std::shared_ptr<Companion> make_companion(const Link& link, const Search& search);
+  // `packets`: where they reach the owner's end; null: none carry the companion.
+  void on_companion_ack(const std::shared_ptr<Link>& link, const wire::CompanionAck& ack,
+                        const wire::PacketAddress* packets);
+  void on_packet_companion_ack(const std::shared_ptr<Link>& link,
+                               const wire::PacketCompanionAck& ack);
   // seeker_away.cpp
   void go_away(const std::shared_ptr<Link>& link, const char* why);
   std::vector<const Asked*> bound_over(const std::shared_ptr<Link>& link) const;

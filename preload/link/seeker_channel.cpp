@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // A channel to the owner's process for each path and protocol, which all queue pairs on it share.
-#include "link/companion.h"
+#include "link/companions.h"
 #include "link/identity.h"
 #include "link/seeker.h"
 #include "link/seeker_parts.h"
 #include "world/world.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -21,6 +24,14 @@ namespace {
 constexpr uint32_t credits_max = UINT16_MAX; // what a frame can say
 constexpr uint32_t message_least = 256;      // as the owner has it
 constexpr size_t met_max = 65536;
+
+bool software_reliability(const policy::Policy& policy, const LocalQp& qp) noexcept {
+  in6_addr address{};
+  memcpy(&address, qp.ah.grh.dgid.raw, sizeof address);
+  return policy.reliability(
+             {qp.device->name, qp.type, qp.ah.is_global != 0 ? &address : nullptr}) ==
+         policy::Reliability::software;
+}
 } // namespace
 
 std::string seeking::path_key(const LocalQp& qp, uint8_t protocol) {
@@ -34,6 +45,34 @@ std::string seeking::path_key(const LocalQp& qp, uint8_t protocol) {
 bool Seeker::has_met(const LocalQp& qp, uint8_t protocol) const {
   const std::lock_guard hold(met_lock_);
   return met_.contains(seeking::path_key(qp, protocol));
+}
+
+// By packets, if the policy says so of the peer and the owner takes such ones; otherwise as ever.
+std::shared_ptr<Companion> Seeker::make_companion(const Link& link, const Search& search) {
+  const auto device = devices_.get(search.qp.device);
+  if (!device)
+    return nullptr;
+  const LocalQp& qp = search.qp;
+  if (software_reliability(world_.policy(), qp)) {
+    if (link.no_packets != nullptr) {
+      if (world_.log.once("packets-" + link.host))
+        world_.log.warn("{}: the adverb there {}; requests are carried by the device's "
+                        "reliability",
+                        link.host, link.no_packets);
+    } else if (auto made = create_companion(world_, device, Channel::Role::client, search.protocol,
+                                            credits_max, &qp)) {
+      return made;
+    } else if (world_.log.once(std::string("packets on ") + qp.device->name)) {
+      world_.log.warn("{}: reliability in software cannot be had: {}; requests are carried by the "
+                      "device's reliability",
+                      qp.device->name,
+                      errno == ENOMEM ? "the policy's \"staging\", or RLIMIT_MEMLOCK, has no room "
+                                        "for the buffers of packets; raise it"
+                                      : strerror(errno));
+    }
+  }
+  return create_companion(world_, device, Channel::Role::client, search.protocol, credits_max,
+                          nullptr);
 }
 
 // A search that is not bound yet sees to it that there is one, or will be.
@@ -57,9 +96,10 @@ void Seeker::want_channel(const std::shared_ptr<Link>& link,
     path.waiting.push_back(search);
   if (path.channel)
     return;
-  if (const auto device = devices_.get(search->qp.device))
-    path.channel =
-        Companion::create(world_, device, Channel::Role::client, search->protocol, credits_max);
+  // Whether the owner takes packets its answer to the hello says. The bind's asks once more.
+  if (!link->ready && software_reliability(world_.policy(), search->qp))
+    return;
+  path.channel = make_companion(*link, *search);
   if (!path.channel) {
     for (const auto& s : std::exchange(path.waiting, {}))
       if (s->remote_handle != 0) // else when it is bound
@@ -80,19 +120,37 @@ void Seeker::want_channel(const std::shared_ptr<Link>& link,
   request.protocol_version = path.protocol->version();
   request.message_max = static_cast<uint32_t>(path.channel->message_max());
   request.timeout = Companion::timeout_for(path.qp);
-  link->connection->send(wire::frame(request));
+  if (const auto address = path.channel->packet_address())
+    link->connection->send(wire::frame(wire::PacketCompanion{request, *address}));
+  else
+    link->connection->send(wire::frame(request));
 }
 
-void Seeker::on_companion_ack(const std::shared_ptr<Link>& link, const wire::CompanionAck& ack) {
+void Seeker::on_packet_companion_ack(const std::shared_ptr<Link>& link,
+                                     const wire::PacketCompanionAck& ack) {
+  on_companion_ack(link, ack.companion, &ack.address);
+}
+
+void Seeker::on_companion_ack(const std::shared_ptr<Link>& link, const wire::CompanionAck& ack,
+                              const wire::PacketAddress* packets) {
   const auto at = std::find_if(link->paths.begin(), link->paths.end(), [&](const auto& entry) {
     const Link::Path& path = entry.second;
     return path.channel && !path.up && path.qp.handle == ack.handle &&
-           path.protocol->id() == ack.protocol;
+           path.protocol->id() == ack.protocol &&
+           path.channel->packet_address().has_value() == (packets != nullptr);
   });
   if (at == link->paths.end())
     return;
   Link::Path& path = at->second;
   const std::string key = at->first;
+  if (packets != nullptr && ack.answer == static_cast<uint32_t>(Answer::no_resources)) {
+    link->no_packets = "has no room for the buffers of packets (\"staging\" of its policy)";
+    const auto waiting = std::move(path.waiting);
+    link->paths.erase(at);
+    for (const auto& s : waiting)
+      want_channel(link, s);
+    return;
+  }
   const bool gone = ack.answer == static_cast<uint32_t>(Answer::no_such_qp);
   if (gone || ack.answer == static_cast<uint32_t>(Answer::not_ready)) {
     // The queue pair the path was asked for has gone at the peer, or is not there yet and asks once
@@ -151,7 +209,8 @@ void Seeker::on_companion_ack(const std::shared_ptr<Link>& link, const wire::Com
   const auto bytes = std::as_bytes(std::span(path.asked.nonce));
   if (path.channel->connect(path.qp,
                             {ack.qpn, ack.psn, ack.credits, ack.message_max, ack.protocol_version,
-                             path.asked.timeout},
+                             path.asked.timeout,
+                             packets != nullptr ? std::optional(*packets) : std::nullopt},
                             {bytes.begin(), bytes.end()}, [this, link, settle](bool ok) {
                               // The verdict is given on the service thread. That the peer has lost
                               // the connection may not have been heard yet: then it is no verdict.

@@ -249,7 +249,9 @@ void Seeker::on_frame(const std::shared_ptr<Link>& link, const wire::Frame& fram
   else if (frame.type == wire::Type::prove_ack && link->ready)
     on_prove_ack(link, wire::get<wire::ProveAck>(frame));
   else if (frame.type == wire::Type::companion_ack && link->ready)
-    on_companion_ack(link, wire::get<wire::CompanionAck>(frame));
+    on_companion_ack(link, wire::get<wire::CompanionAck>(frame), nullptr);
+  else if (frame.type == wire::Type::packet_companion_ack && link->ready)
+    on_packet_companion_ack(link, wire::get<wire::PacketCompanionAck>(frame));
   else {
     world_.counters.count(Counter::malformed_messages);
     if (link->who)
@@ -310,6 +312,8 @@ void Seeker::on_hello_ack(const std::shared_ptr<Link>& link, const wire::HelloAc
   link->owner_nonce = ack.nonce;
   link->vouched = is_vouched_for(world_.policy().link(), link->connection->fd());
   link->ticket = ack.ticket;
+  if ((ack.speaks.capabilities & wire::takes_packets) == 0)
+    link->no_packets = "knows no reliability in software";
   link->who = meet(link->host, link->peer, link->vouched);
   host.known = true;
   host.refused = false;

@@ -72,8 +72,9 @@ struct Link {
   bool greeted = false;      // by a broker
   bool ready = false;
   bool ended = false;
-  bool vouched = false;   // the owner needs no proof
-  bool may_vouch = false; // as its process is on this host
+  bool vouched = false;             // the owner needs no proof
+  bool may_vouch = false;           // as its process is on this host
+  const char* no_packets = nullptr; // why the owner takes no companion that packets carry
   uint64_t timer = 0;
   std::chrono::seconds waited{}; // for an answer, once the connection stood
   std::shared_ptr<Search> first; // whose target the hello names

@@ -37,6 +37,10 @@ size_t payload_of(uint16_t type) {
     return sizeof(Companion);
   case Type::companion_ack:
     return sizeof(CompanionAck);
+  case Type::packet_companion:
+    return sizeof(PacketCompanion);
+  case Type::packet_companion_ack:
+    return sizeof(PacketCompanionAck);
   case Type::add_qp:
   case Type::remove_qp:
     return sizeof(Registration);

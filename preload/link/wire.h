@@ -13,9 +13,12 @@
 //   unbind                                     mine is bound no more
 //   companion                 companion_ack    queue pair numbers, credits, protocol; then each
 //                                              side's first message on it is the other's nonce
-//   claim                     slot             where the initiator can prove that mine is mine,
-//   over prove                     prove_ack        mine itself; mine is served from then on resume
-//   resume_ack       the connection of this ticket was lost: this one
+//   packet_companion          packet_companion_ack
+//                                              the same, and where packets reach its ends
+//   claim                     slot             where, over mine itself, the initiator can prove
+//                                              that mine is mine
+//   prove                     prove_ack        mine is served from then on
+//   resume                    resume_ack       the connection of this ticket was lost: this one
 //                                              stands for it
 // Over the Unix socket a process registers and withdraws queue pairs; the broker hands it
 // connections (`handed`, with the descriptor and the hello that was read).
@@ -55,6 +58,8 @@ enum class Type : uint16_t {
   slot,
   prove,
   prove_ack,
+  packet_companion,
+  packet_companion_ack,
   add_qp = 32,
   remove_qp,
   handed,
@@ -86,12 +91,14 @@ struct Header {
 };
 static_assert(sizeof(Header) == 12);
 
-// What a side speaks, and can do beyond that (no bit has a meaning yet; those that are not known
-// are ignored).
+// A capability: it takes companions that packets carry.
+inline constexpr uint32_t takes_packets = 1;
+
+// What a side speaks, and can do beyond that (bits that are not known are ignored).
 struct Versions {
   uint16_t oldest = version_oldest;
   uint16_t newest = version;
-  uint32_t capabilities = 0;
+  uint32_t capabilities = takes_packets;
 };
 // Whether there is one that both speak.
 constexpr bool meet(const Versions& a, const Versions& b) noexcept {
@@ -200,6 +207,16 @@ struct CompanionAck {
   uint32_t answer;
   uint32_t zero;
 };
+// The same for a companion that packets carry, and where they reach its end.
+using PacketAddress = std::array<std::byte, 96>;
+struct PacketCompanion {
+  Companion companion;
+  PacketAddress address;
+};
+struct PacketCompanionAck {
+  CompanionAck companion; // of an answer that is not ok the address is 0
+  PacketAddress address;
+};
 struct Registration { // add_qp, remove_qp
   Id gid;             // of the device's first port, zero if unknown
   uint32_t qpn;
@@ -222,8 +239,10 @@ template <> inline constexpr Type type_of<Resume> = Type::resume;
 template <> inline constexpr Type type_of<ResumeAck> = Type::resume_ack;
 template <> inline constexpr Type type_of<Companion> = Type::companion;
 template <> inline constexpr Type type_of<CompanionAck> = Type::companion_ack;
+template <> inline constexpr Type type_of<PacketCompanion> = Type::packet_companion;
+template <> inline constexpr Type type_of<PacketCompanionAck> = Type::packet_companion_ack;
 
-inline constexpr size_t payload_max = 128;
+inline constexpr size_t payload_max = 192;
 
 struct Frame {
   Type type;

@@ -6,6 +6,7 @@ import random
 import resource
 import selectors
 import socket
+import struct
 import time
 
 import pyverbs.enums as e
@@ -445,6 +446,37 @@ def many_companions(stage):
         watch.rss = 64 << 20
 
 
+def packet_address(stage, **other):
+    """As preload/endpoint/endpoint.cpp has it, of the end where the honest queue pair's peer is"""
+    values = {"magic": 0x41504441, "version": 1, "identity": 7, "chunk": 4096, "gid": device().id, "qpn": 0xABCDE, "psn": 1,
+              "qkey": 2, "lid": 0, "mtu": 5, "type": 3} | other
+    return struct.pack("<IIQII16sIIIHBB40x", values["magic"], values["version"], values["identity"], values["chunk"], 0,
+                       bytes(values["gid"]), *(values[name] for name in ("qpn", "psn", "qkey", "lid", "mtu", "type")))
+
+
+def packet_companions(stage):
+    """Addresses that lead nowhere, or to another host, make no companion that packets carry; and who asks for a hundred
+    of those that do has as many as the budget for packets permits, and keeps nobody from having one of the other kind"""
+    with stage.watch() as watch:
+        link = Link(device(), stage.PORT, stage.target["qpn"])
+        pretend(link, stage)
+
+        def answer(address):
+            return link.ask("packet_companion", "packet_companion_ack", handle=HONEST, nonce=os.urandom(16), qpn=0xABCDE,
+                            credits=8, protocol=p.TRANSFER, protocol_version=2, message_max=MESSAGE, timeout=14,
+                            address=address).answer
+
+        wrong = [bytes(96), os.urandom(96), packet_address(stage, gid=os.urandom(16)), packet_address(stage, version=2),
+                 packet_address(stage, chunk=8192), packet_address(stage, type=9), packet_address(stage, mtu=0)]
+        answers = [answer(address) for address in wrong]
+        assert answers == [p.NO_RESOURCES] * len(wrong), answers
+        answers = [answer(packet_address(stage)) for _ in range(100)]
+        assert answers[0] == p.OK and set(answers) == {p.OK, p.NO_RESOURCES}, answers
+        another_honest(stage)
+        link.close()
+        watch.rss = 64 << 20
+
+
 def many_claims(stage):
     with stage.watch() as watch:
         link = Link(device(), stage.PORT, stage.target["qpn"])
@@ -752,6 +784,7 @@ ALL = {
     "a thousand hellos at once": many_hellos,
     "five thousand binds": many_binds,
     "a hundred companions": many_companions,
+    "companions that packets carry, to nowhere and a hundred": packet_companions,
     "two hundred claims": many_claims,
     "more messages than credits": beyond_credits,
     "a thousand queries of keys": many_queries,

@@ -57,6 +57,10 @@ LAYOUTS = [
     Layout("claim", 13, handle="Q", key="I", zero="I"),
     Layout("slot", 14, handle="Q", answer="I", kind="I", index="I", rkey="I", share=SHARE),
     Layout("prove", 15, handle="Q", companion_qpn="I", zero="I", share=SHARE, identity=SHARE, mac=SHARE),
+    Layout("packet_companion", 17, handle="Q", remote_handle="Q", nonce=ID, qpn="I", psn="I", credits="H", protocol="B",
+           protocol_version="B", message_max="I", timeout="I", zero="I", address="96s"),
+    Layout("packet_companion_ack", 18, handle="Q", nonce=ID, qpn="I", psn="I", credits="H", protocol="B",
+           protocol_version="B", message_max="I", answer="I", zero="I", address="96s"),
     Layout("prove_ack", 16, handle="Q", answer="I", zero="I", mac=SHARE),
 ]
 BY_NAME = {layout.name: layout for layout in LAYOUTS}

@@ -382,6 +382,11 @@ public:
       link += ", \"key_file\": \"" + file("key-" + key, key) + "\"";
     return file("policy-" + key + ".json", "{\"version\": 1, \"link\": {" + link + "}}\n");
   }
+  // Requests go as packets of which adverb makes good what is lost.
+  std::string far() {
+    return file("far.json", R"({"version": 1, "link": {"port": )" + std::to_string(port) +
+                                R"(}, "rules": [{"reliability": "software"}]})" + "\n");
+  }
   uint16_t port = 0;
 
 private:

@@ -71,6 +71,41 @@ bool queue_pairs_of_one_pair_of_processes_share_a_channel() {
   return seeker.ended_well();
 }
 
+// Over a link that loses, doubles and reorders them. Each process opens the device for itself.
+bool packets_carry_a_channel_whole_and_in_order() {
+  Place place;
+  setenv("ADVERB_LOOPBACK_LINK", "seed=5,loss=2e-2,burst=2,duplicate=1e-2,reorder=2e-2:8", 1);
+  Node owner(place.far(), own);
+  const bool ready = owner.hear('r');
+  Node seeker(place.far(), [](Node&) {
+    const auto bound = ask();
+    CHECK_THAT(bound.verdict == Verdict::adverb);
+    asker->exchange(*bound.channel, 3000);
+    CHECK_THAT(value(Counter::companions) == 1);
+    CHECK_THAT(value(Counter::endpoint_packets_again) > 0);
+  });
+  unsetenv("ADVERB_LOOPBACK_LINK");
+  return seeker.ended_well() && ready;
+}
+
+// The owner has no room, and says so.
+bool without_room_for_packets_the_device_carries_the_channel() {
+  Place place;
+  Node owner(place.file("small.json", R"({"version": 1, "staging": "512KiB", "link": {"port": )" +
+                                          std::to_string(place.port) + "}}\n"),
+             own);
+  if (!owner.hear('r'))
+    return false;
+  Node seeker(place.far(), [](Node&) {
+    const auto bound = ask();
+    CHECK_THAT(bound.verdict == Verdict::adverb);
+    asker->exchange(*bound.channel, 100);
+    CHECK_THAT(value(Counter::companions) == 2); // the one that it asked for in vain
+    CHECK_THAT(value(Counter::endpoint_packets_sent) == 0);
+  });
+  return seeker.ended_well();
+}
+
 bool each_protocol_has_a_channel_of_its_own_with_messages_of_its_own_length() {
   Place place;
   static constexpr uint8_t other = 9;
@@ -509,6 +544,8 @@ constexpr Case cases[] = {
     CASE(equal_numbers_on_two_devices_are_told_apart),
     CASE(a_link_over_which_nothing_is_bound_ends_and_another_is_made),
     CASE(a_process_links_to_itself),
+    CASE(packets_carry_a_channel_whole_and_in_order),
+    CASE(without_room_for_packets_the_device_carries_the_channel),
     CASE(a_fork_child_holds_nothing_of_the_link_and_starts_anew),
     CASE(links_come_and_go_without_growing),
 };

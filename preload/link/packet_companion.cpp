@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+#include "link/packet_companion.h"
+#include "link/receive_pool.h"
+#include "world/no_cancel.h"
+#include "world/world.h"
+
+#include <algorithm>
+#include <bit>
+#include <cassert>
+#include <cerrno>
+#include <mutex>
+#include <new>
+#include <sys/epoll.h>
+#include <utility>
+
+namespace adverb::link {
+
+using endpoint::Endpoint;
+using endpoint::MessageName;
+
+namespace {
+
+// With messages of 64 KiB 4 MiB may be under way: 80 MB/s over a round trip of 50 ms.
+constexpr uint32_t credits_most = 64;
+// A buffer is free when the peer has said that the message is there, which may be said later than
+// the answer to it.
+constexpr uint32_t sends_of_credit = 2;
+// Bits of the bitmap, of which nobody here asks: the smallest chunk, so that parity of a message of
+// some KiB is some KiB.
+constexpr uint32_t chunk_bytes = 4096;
+constexpr uint32_t packets_most = 4096, packets_least = 256, packets_to_send = 256;
+constexpr uint32_t line = 64; // what UD puts before a packet, at most
+// A peer that is stopped is no dead one: under RC its device would answer meanwhile. One that has
+// ended is known by its connection.
+constexpr uint64_t silence_ns = 60'000'000'000;
+constexpr int events_at_once = 64;
+constexpr size_t message_most = (size_t{64} << 10) + 256; // with its header
+
+} // namespace
+
+// Buffers of messages from the peer, in the order of their receives. Lives as long as one of them
+// is with a user.
+class PacketCompanion::Receives final : public RxBuffer::Pool,
+                                        public std::enable_shared_from_this<Receives> {
+public:
+  Receives(std::shared_ptr<Endpoint> endpoint, uint32_t count, size_t stride)
+      : endpoint_(std::move(endpoint)),
+        memory_(std::make_unique_for_overwrite<std::byte[]>(count * stride)), stride_(stride),
+        count_(count) {}
+
+  // Posts all. errno value.
+  int open() {
+    for (uint32_t slot = 0; slot < count_; ++slot)
+      if (const int rc = post(slot); rc != 0)
+        return rc;
+    return 0;
+  }
+  // The message of a receive is there.
+  void came(uint64_t number, uint64_t bytes) {
+    const std::lock_guard hold(lock_);
+    const auto at = std::ranges::find(posted_, number, &Posted::number);
+    assert(at != posted_.end());
+    at->bytes = bytes;
+    at->here = true;
+  }
+  // The next one in order, if it is there.
+  std::optional<RxBuffer> next() {
+    const std::lock_guard hold(lock_);
+    if (posted_.empty() || !posted_.front().here)
+      return std::nullopt;
+    const Posted first = posted_.front();
+    posted_.pop_front();
+    if (lent_++ == 0)
+      self_ = shared_from_this();
+    return RxBuffer(*this, first.slot, {memory_.get() + first.slot * stride_, first.bytes});
+  }
+  void take_back(uint32_t slot) noexcept override {
+    std::shared_ptr<Receives> last; // which may be this one's
+    try {
+      const NoCancel whole;
+      post(slot); // refused when the endpoint has ended, and then no matter
+    } catch (const std::bad_alloc&) {
+      endpoint_->close(); // with a buffer less the peer would wait
+    }
+    const std::lock_guard hold(lock_);
+    if (--lent_ == 0)
+      last = std::move(self_);
+  }
+
+private:
+  struct Posted {
+    uint64_t number;
+    uint32_t slot;
+    uint64_t bytes = 0;
+    bool here = false;
+  };
+
+  int post(uint32_t slot) {
+    adverb_receive_options options{};
+    options.size = sizeof options;
+    const std::lock_guard hold(lock_);
+    posted_.push_back({0, slot});
+    const int rc =
+        endpoint_->receive(memory_.get() + slot * stride_, stride_, options, posted_.back().number);
+    if (rc != 0)
+      posted_.pop_back();
+    return rc;
+  }
+
+  const std::shared_ptr<Endpoint> endpoint_;
+  const std::unique_ptr<std::byte[]> memory_; // resident once it is used
+  const size_t stride_;
+  const uint32_t count_;
+  Mutex lock_; // before the endpoint's
+  std::deque<Posted> posted_;
+  uint32_t lent_ = 0;
+  std::shared_ptr<Receives> self_; // while any is lent
+};
+
+PacketCompanion::PacketCompanion(World& world, std::shared_ptr<Device> device, Role role,
+                                 std::shared_ptr<Protocol> protocol)
+    : Companion(world, std::move(device), role, std::move(protocol)) {}
+
+PacketCompanion::~PacketCompanion() {
+  if (pinned_ != 0)
+    device_->unpinned(pinned_);
+}
+
+std::shared_ptr<PacketCompanion> PacketCompanion::make(World& world, std::shared_ptr<Device> device,
+                                                       Role role,
+                                                       std::shared_ptr<Protocol> protocol,
+                                                       uint32_t credits, const LocalQp& path) {
+  std::shared_ptr<PacketCompanion> c(
+      new PacketCompanion(world, std::move(device), role, std::move(protocol)),
+      &PacketCompanion::retire);
+  if (const int rc = c->set_up(credits, path); rc != 0) {
+    c.reset();
+    errno = rc;
+    return nullptr;
+  }
+  return c;
+}
+
+// Packets have a quarter of what is left of the budget, or as little as they can do with: other
+// paths want some, too.
+int PacketCompanion::set_up(uint32_t credits, const LocalQp& path) {
+  Device& d = *device_;
+  message_max_ = std::min(protocol_->size(d.budget(), d.left()).message, message_most);
+  stride_ = buffer_stride(message_max_);
+  credits_ = std::min(credits, credits_most);
+  version_ = protocol_->version();
+  ibv_port_attr port{};
+  {
+    const provider::Inside inside;
+    if (const int rc = world_.provider.real().ibv_query_port(
+            d.context(), path.ah.port_num, reinterpret_cast<_compat_ibv_port_attr*>(&port));
+        rc != 0)
+      return rc;
+  }
+  const uint64_t packet = (uint64_t{128} << port.active_mtu) + line;
+  uint32_t receives = packets_most;
+  while ((receives + packets_to_send) * packet > d.left() / 4 && receives > packets_least)
+    receives /= 2;
+  if ((receives + packets_to_send) * packet > d.left())
+    return ENOMEM;
+  adverb_endpoint_options options{};
+  options.size = sizeof options;
+  options.flags = ADVERB_GID_INDEX;
+  options.port = path.ah.port_num;
+  options.gid_index = path.ah.grh.sgid_index;
+  options.chunk_bytes = chunk_bytes;
+  options.receives = receives;
+  options.silence_ns = silence_ns;
+  int rc = 0;
+  endpoint_ = Endpoint::make(world_, d.pd(), options, rc);
+  if (endpoint_ == nullptr)
+    return rc;
+  pinned_ = (receives + packets_to_send) * packet;
+  d.pinned(pinned_);
+  const uint32_t sends = (credits_ + beside) * sends_of_credit;
+  memory_ = std::make_unique_for_overwrite<std::byte[]>(sends * stride_);
+  free_.reserve(sends);
+  for (uint32_t i = sends; i-- > 0;)
+    free_.push_back(i);
+  receives_ = std::make_shared<Receives>(endpoint_, credits_ + beside, stride_);
+  return 0;
+}
+
+uint32_t PacketCompanion::qpn() const noexcept {
+  return endpoint_->qpn();
+}
+
+std::optional<wire::PacketAddress> PacketCompanion::packet_address() const {
+  adverb_address address;
+  endpoint_->address(address);
+  return std::bit_cast<wire::PacketAddress>(address);
+}
+
+int PacketCompanion::attach(const LocalQp& qp, const Remote& remote) {
+  if (!remote.packets)
+    return EPROTO;
+  const auto address = std::bit_cast<adverb_address>(*remote.packets);
+  // Packets go where the queue pair's do, or nothing would be proven by them.
+  if (!Endpoint::leads_along(address, qp.ah))
+    return EPROTO;
+  if (const int rc = endpoint_->connect(address); rc != 0)
+    return rc;
+  if (const int rc = receives_->open(); rc != 0)
+    return rc;
+  world_.service.run([weak = std::weak_ptr(shared_from_this())] {
+    if (const auto self = std::static_pointer_cast<PacketCompanion>(weak.lock()))
+      self->watch();
+  });
+  return 0;
+}
+
+void PacketCompanion::watch() {
+  if (down())
+    return;
+  watched_ = true;
+  world_.service.watch(
+      endpoint_->descriptor(), EPOLLIN, [weak = std::weak_ptr(shared_from_this())](uint32_t) {
+        if (const auto self = std::static_pointer_cast<PacketCompanion>(weak.lock()))
+          self->take_events();
+      });
+}
+
+void PacketCompanion::unwatch() noexcept {
+  if (std::exchange(watched_, false))
+    world_.service.unwatch(endpoint_->descriptor());
+}
+
+void PacketCompanion::take_events() {
+  const std::lock_guard hold(device_->lock());
+  adverb_event event;
+  MessageName name;
+  for (int i = 0; i < events_at_once && !down() && endpoint_->poll_event(event, name) == 0; ++i) {
+    if (event.status != ADVERB_COMPLETE) {
+      if (world_.log.every("packets", 10))
+        world_.log.warn("a companion of packets has ended: {}",
+                        event.status == ADVERB_SILENT ? "the peer gives no sign of life"
+                                                      : "its queue pair or its peer's has failed");
+      close();
+      break;
+    }
+    endpoint_->release(name);
+    if (name.sends) {
+      sent(event);
+      continue;
+    }
+    receives_->came(name.number, event.bytes);
+    while (auto message = receives_->next())
+      received(std::move(*message));
+  }
+}
+
+void PacketCompanion::sent(const adverb_event& event) {
+  bool tell = false;
+  {
+    const std::lock_guard hold(lock_);
+    free_.push_back(static_cast<uint32_t>(reinterpret_cast<uintptr_t>(event.context)));
+    tell = std::exchange(starved_, false);
+  }
+  if (tell && user())
+    user()->on_tx_free();
+}
+
+std::byte* PacketCompanion::acquire() noexcept {
+  const std::lock_guard hold(lock_);
+  if (free_.empty() || down()) {
+    starved_ = true;
+    return nullptr;
+  }
+  const uint32_t index = free_.back();
+  free_.pop_back();
+  return memory_.get() + index * stride_;
+}
+
+void PacketCompanion::abandon(std::byte* message) noexcept {
+  const std::lock_guard hold(lock_);
+  free_.push_back(static_cast<uint32_t>(static_cast<size_t>(message - memory_.get()) / stride_));
+}
+
+void PacketCompanion::send(std::byte* message, size_t bytes) noexcept {
+  const auto index = static_cast<size_t>(message - memory_.get()) / stride_;
+  adverb_send_options options{};
+  options.size = sizeof options;
+  options.context = reinterpret_cast<void*>(index);
+  int rc = ENOMEM;
+  // One sender at a time: order of messages is order of requests.
+  const std::lock_guard hold(lock_);
+  const NoCancel whole;
+  try {
+    uint64_t number = 0;
+    rc = down() ? EPIPE : endpoint_->send(message, bytes, options, number);
+  } catch (const std::bad_alloc&) {
+    world_.counters.count(observe::Counter::exceptions_caught);
+  }
+  if (rc == 0)
+    return world_.counters.count(observe::Counter::link_messages);
+  free_.push_back(static_cast<uint32_t>(index));
+  close();
+}
+
+// The endpoint's thread takes none of our locks.
+void PacketCompanion::stop() noexcept {
+  unwatch();
+  endpoint_->close();
+}
+
+// The last owner may hold any lock, and may be the endpoint's own thread; that is joined here.
+void PacketCompanion::retire(PacketCompanion* companion) {
+  companion->down_ = true;
+  companion->world_.service.run([companion] {
+    companion->unwatch();
+    if (companion->endpoint_)
+      companion->endpoint_->close();
+    delete companion;
+  });
+}
+
+} // namespace adverb::link
