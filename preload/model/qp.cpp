@@ -429,6 +429,8 @@ steering::Facts Qp::facts(const steering::Request& r) {
       if (!proven_ && facts.key.kind == steering::KeyVerdict::Kind::virtual_key)
         facts.key = {};
       facts.steered_away = steers_away(r, facts.key);
+      if (waits_to_be_steered(r, facts))
+        facts.key = {};
       const bool is_virtual = facts.key.kind == steering::KeyVerdict::Kind::virtual_key;
       // What is read by a view need not be kept in place, as what is leased.
       facts.viewed = is_virtual && !r.no_view && !messages_.lossy() && messages_.is_viewed(r);
@@ -480,7 +482,8 @@ void Qp::ask_key(const steering::Request& r) {
   if (proven_ && peer_ == Peer::linked)
     messages_.ask_key(steering::remote_key(r.wr));
   else if (!proven_)
-    prove(r, steering::remote_key(r.wr));
+    prove(r, by_packets_ && steer_ != nullptr && !serves_none_ ? link::any_key
+                                                               : steering::remote_key(r.wr));
 }
 
 void Qp::later(std::chrono::nanoseconds delay, steering::Way& way) {

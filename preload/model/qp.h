@@ -145,6 +145,7 @@ private:
   Queue::Refused issue(uint64_t from, bool whole = false);
   bool open_bare();
   bool steers_away(const steering::Request& r, const steering::KeyVerdict& key);
+  bool waits_to_be_steered(const steering::Request& r, const steering::Facts& facts) const noexcept;
   void prove_to_steer(const steering::Request& r) noexcept;
   void begin_steering() noexcept;
   void bring_in(const ibv_send_wr* list);
@@ -221,6 +222,7 @@ private:
   // serves none of these, as it has said.
   std::unique_ptr<steering::Steer> steer_;
   bool serves_none_ = false;
+  bool by_packets_ = false;    // as the policy says; lock_
   uint64_t last_unleased_ = 0; // of the requests under a virtual key; under lock_
   Atomic<unsigned> access_{0};
   Atomic<uint8_t> responder_resources_{0};  // max_dest_rd_atomic

@@ -31,6 +31,18 @@ bool Qp::steers_away(const steering::Request& r, const steering::KeyVerdict& key
   return true;
 }
 
+// Over a far link a request waits until the peer's CPU may carry it. The device would be busy for
+// long with what it is given meanwhile, and the proof would go behind that.
+bool Qp::waits_to_be_steered(const steering::Request& r,
+                             const steering::Facts& facts) const noexcept {
+  return by_packets_ && steer_ != nullptr && !serves_none_ && !facts.steered_away &&
+         state_ == IBV_QPS_RTS && !steering::is_atomic(r.wr.opcode) && r.length != 0 &&
+         r.length <= length_max_ && facts.key.kind == steering::KeyVerdict::Kind::real &&
+         facts.key.served != steering::KeyVerdict::none &&
+         (!proven_ || facts.key.served == steering::KeyVerdict::not_asked) &&
+         !steer_->by_device(r.wr.opcode, steering::remote_address(r.wr), r.length);
+}
+
 // A request to a real key never fails for want of what steering takes.
 void Qp::prove_to_steer(const steering::Request& r) noexcept {
   try {
@@ -48,13 +60,16 @@ void Qp::begin_steering() noexcept {
   serves_none_ = false;
   bare_.steer_by(nullptr);
   steer_.reset();
+  by_packets_ = false;
   if (messages_.lossy()) // one without an answer could be carried out twice
     return;
   try {
-    auto rules = world().policy().steering(
-        {context_->device(), type_, attr_.ah_attr.is_global != 0 ? &address : nullptr});
+    const policy::QpQuery query{context_->device(), type_,
+                                attr_.ah_attr.is_global != 0 ? &address : nullptr};
+    auto rules = world().policy().steering(query);
     if (rules.empty())
       return;
+    by_packets_ = world().policy().reliability(query) == policy::Reliability::software;
     steer_ = std::make_unique<steering::Steer>(std::move(rules), world().clock,
                                                static_cast<uint32_t>(ring_.capacity()));
     bare_.steer_by(steer_.get());
