@@ -48,8 +48,9 @@ public:
         memory_(std::make_unique_for_overwrite<std::byte[]>(count * stride)), stride_(stride),
         count_(count) {}
 
-  // Posts all. errno value.
-  int open() {
+  // Posts all. `channel`: whose they are. errno value.
+  int open(std::weak_ptr<Channel> channel) {
+    channel_ = std::move(channel);
     for (uint32_t slot = 0; slot < count_; ++slot)
       if (const int rc = post(slot); rc != 0)
         return rc;
@@ -80,7 +81,8 @@ public:
       const NoCancel whole;
       post(slot); // refused when the endpoint has ended, and then no matter
     } catch (const std::bad_alloc&) {
-      endpoint_->close(); // with a buffer less the peer would wait
+      if (const auto channel = channel_.lock())
+        channel->close(); // with a buffer less the peer would wait
     }
     const std::lock_guard hold(lock_);
     if (--lent_ == 0)
@@ -108,6 +110,7 @@ private:
   }
 
   const std::shared_ptr<Endpoint> endpoint_;
+  std::weak_ptr<Channel> channel_;
   const std::unique_ptr<std::byte[]> memory_; // resident once it is used
   const size_t stride_;
   const uint32_t count_;
@@ -175,6 +178,10 @@ int PacketCompanion::set_up(uint32_t credits, const LocalQp& path) {
   endpoint_ = Endpoint::make(world_, d.pd(), options, rc);
   if (endpoint_ == nullptr)
     return rc;
+  adverb_address address;
+  endpoint_->address(address);
+  address_ = std::bit_cast<wire::PacketAddress>(address);
+  qpn_ = endpoint_->qpn();
   pinned_ = (receives + packets_to_send) * packet;
   d.pinned(pinned_);
   const uint32_t sends = (credits_ + beside) * sends_of_credit;
@@ -186,16 +193,6 @@ int PacketCompanion::set_up(uint32_t credits, const LocalQp& path) {
   return 0;
 }
 
-uint32_t PacketCompanion::qpn() const noexcept {
-  return endpoint_->qpn();
-}
-
-std::optional<wire::PacketAddress> PacketCompanion::packet_address() const {
-  adverb_address address;
-  endpoint_->address(address);
-  return std::bit_cast<wire::PacketAddress>(address);
-}
-
 int PacketCompanion::attach(const LocalQp& qp, const Remote& remote) {
   if (!remote.packets)
     return EPROTO;
@@ -205,7 +202,7 @@ int PacketCompanion::attach(const LocalQp& qp, const Remote& remote) {
     return EPROTO;
   if (const int rc = endpoint_->connect(address); rc != 0)
     return rc;
-  if (const int rc = receives_->open(); rc != 0)
+  if (const int rc = receives_->open(weak_from_this()); rc != 0)
     return rc;
   world_.service.run([weak = std::weak_ptr(shared_from_this())] {
     if (const auto self = std::static_pointer_cast<PacketCompanion>(weak.lock()))

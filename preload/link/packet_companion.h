@@ -26,9 +26,9 @@ public:
                                                Role role, std::shared_ptr<Protocol> protocol,
                                                uint32_t credits, const LocalQp& path);
 
-  uint32_t qpn() const noexcept override;
+  uint32_t qpn() const noexcept override { return qpn_; }
   uint32_t psn() const noexcept override { return 0; } // stands in the address of packets
-  std::optional<wire::PacketAddress> packet_address() const override;
+  std::optional<wire::PacketAddress> packet_address() const override { return address_; }
 
   std::byte* acquire() noexcept override;
   void send(std::byte* message, size_t bytes) noexcept override;
@@ -50,6 +50,9 @@ private:
   void sent(const adverb_event& event);
 
   std::shared_ptr<endpoint::Endpoint> endpoint_;
+  // Of the endpoint, and known after it has been closed: the peer may ask at any time.
+  wire::PacketAddress address_{};
+  uint32_t qpn_ = 0;
   uint64_t pinned_ = 0;  // bytes of the budget
   bool watched_ = false; // service thread
   size_t stride_ = 0;
