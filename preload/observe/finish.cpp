@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // The end of a process: its statistics go to $ADVERB_STATS_FILE, its page goes away.
+#include "observe/output_file.h"
 #include "observe/page.h"
 #include "observe/pattern.h"
 #include "observe/snapshot.h"
@@ -8,7 +9,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <fcntl.h>
 #include <string>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -35,8 +35,7 @@ bool write_file(const std::string& path, std::string_view text) {
   struct stat now;
   const bool special = stat(path.c_str(), &now) == 0 && !S_ISREG(now.st_mode);
   const std::string target = special ? path : path + ".tmp." + std::to_string(getpid());
-  const int how = special ? O_APPEND | O_NONBLOCK | O_NOCTTY : O_CREAT | O_TRUNC | O_NOFOLLOW;
-  const int fd = open(target.c_str(), O_WRONLY | O_CLOEXEC | how, 0644);
+  const int fd = special ? open_to_append(target) : create_anew(target);
   if (fd < 0)
     return false;
   const bool written = write_all(fd, text);

@@ -7,6 +7,7 @@
 
 #include "observe/log.h"
 
+#include "observe/output_file.h"
 #include "observe/pattern.h"
 #include "world/no_cancel.h"
 
@@ -141,7 +142,7 @@ spdlog::logger* make_logger(int fd, Counters& counters) {
 
 /// The file's descriptor, above the standard ones; -1 with errno set.
 int open_file(const std::string& file) {
-  int fd = open(file.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0600);
+  int fd = open_to_append(file);
   if (fd >= 0 && fd <= STDERR_FILENO) {
     // The program runs with a standard descriptor closed; its next open() expects that number.
     const int moved = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
@@ -149,6 +150,21 @@ int open_file(const std::string& file) {
     fd = moved;
   }
   return fd;
+}
+
+const char* why_not_opened(int error) {
+  switch (error) {
+  case ELOOP:
+    return "it is a symbolic link; name the file itself";
+  case EPERM:
+    return "it belongs to another user; name another file";
+  case EMLINK:
+    return "it has a second name (hard link); name another file";
+  case ENXIO:
+    return "it is a FIFO that nobody reads; name a file, or start its reader first";
+  default:
+    return std::strerror(error);
+  }
 }
 
 } // namespace
@@ -184,7 +200,7 @@ void Log::open_with(LogLevel level, std::string_view wanted) {
     fd = open_file(file);
     if (fd < 0) {
       complaint = fmt::format("cannot open the log file {}: {}; logging to stderr", file,
-                              std::strerror(errno));
+                              why_not_opened(errno));
       fd = STDERR_FILENO;
     }
   }

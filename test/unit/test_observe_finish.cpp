@@ -9,6 +9,9 @@
 
 #include <cstdlib>
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <nlohmann/json.hpp>
 
 using namespace adverb::observe;
@@ -81,6 +84,27 @@ TEST_CASE("quick_exit leaves statistics too", "[observe]") {
   });
   REQUIRE(child.finish() == 0);
   CHECK(json::parse(slurp(box.file("stats")))["adverb"] == ADVERB_VERSION);
+}
+
+TEST_CASE("what others have put in the place of a statistics file is not written to", "[observe]") {
+  Sandbox box;
+  setenv("ADVERB_STATS_FILE", box.file("stats").c_str(), 1);
+  const std::string theirs = box.file("theirs");
+  for (const bool fifo : {true, false}) {
+    Child child([&](Child&) {
+      alarm(60); // a FIFO must not hold it up
+      const std::string temporary = box.file("stats.tmp." + std::to_string(getpid()));
+      if (fifo ? mkfifo(temporary.c_str(), 0666) != 0
+               : symlink(theirs.c_str(), temporary.c_str()) != 0)
+        return 1;
+      process.page.start({"l", "p", "v", "d"});
+      return 0;
+    });
+    REQUIRE(child.finish() == 0);
+    CHECK(json::parse(slurp(box.file("stats")))["adverb"] == ADVERB_VERSION);
+    CHECK(access(theirs.c_str(), F_OK) != 0);
+    REQUIRE(unlink(box.file("stats").c_str()) == 0);
+  }
 }
 
 TEST_CASE("a statistics file that cannot be written is said, with the reason", "[observe]") {

@@ -10,8 +10,11 @@
 #include <cerrno>
 #include <csignal>
 #include <fcntl.h>
+#include <fstream>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <thread>
+#include <unistd.h>
 #include <vector>
 
 using namespace adverb::observe;
@@ -107,6 +110,49 @@ TEST_CASE("a log file is appended to and its name knows the process", "[observe]
   const std::string text = slurp(path);
   CHECK(lines(text) == 2);
   CHECK(text.find("] info: two") != std::string::npos);
+}
+
+TEST_CASE("what others have put in a log file's place is not written to", "[observe]") {
+  Sandbox box;
+  const std::string mine = box.file("mine");
+  std::ofstream(mine) << "kept\n";
+  const auto complaint_of = [&](const std::string& name) {
+    Child child([&](Child&) {
+      alarm(60); // a FIFO must not hold it up
+      process.log.open(LogLevel::info, name);
+      process.log.info("said");
+      return 0;
+    });
+    CHECK(child.finish() == 0);
+    CHECK(child.err.find("info: said") != std::string::npos);
+    return child.err;
+  };
+  const std::string fifo = box.file("fifo");
+  REQUIRE(mkfifo(fifo.c_str(), 0666) == 0);
+  CHECK(complaint_of(fifo).find("a FIFO that nobody reads") != std::string::npos);
+  const std::string link = box.file("link");
+  REQUIRE(symlink(mine.c_str(), link.c_str()) == 0);
+  CHECK(complaint_of(link).find("a symbolic link") != std::string::npos);
+  const std::string second = box.file("second");
+  REQUIRE(::link(mine.c_str(), second.c_str()) == 0);
+  CHECK(complaint_of(second).find("a second name") != std::string::npos);
+  CHECK(slurp(mine) == "kept\n");
+  // What only the system puts there may be a link.
+  Child child([&](Child&) {
+    process.log.open(LogLevel::info, "/dev/stderr");
+    process.log.info("said");
+    return 0;
+  });
+  CHECK(child.finish() == 0);
+  CHECK(child.err.find("info: said") != std::string::npos);
+  CHECK(child.err.find("cannot open") == std::string::npos);
+  if (geteuid() != 0)
+    return;
+  const std::string theirs = box.file("theirs");
+  std::ofstream(theirs) << "";
+  REQUIRE(chown(theirs.c_str(), 65534, 65534) == 0);
+  CHECK(complaint_of(theirs).find("another user") != std::string::npos);
+  CHECK(slurp(theirs).empty());
 }
 
 TEST_CASE("a log file that cannot be opened is said on stderr", "[observe]") {
