@@ -67,8 +67,9 @@ void Owner::accept(int fd, const wire::Hello& hello) {
   } else if (!speak_alike) {
     ack.answer = static_cast<uint32_t>(Answer::wrong_version);
   } else if (settings.key.empty()) {
-    link->vouched = is_vouched_for(settings, fd);
-    link->trusted = link->vouched || admits(fd);
+    // Not by `fd`, which the connection has moved to another number.
+    link->vouched = is_vouched_for(settings, link->connection->fd());
+    link->trusted = link->vouched || admits(link->connection->fd());
     if (!link->trusted)
       ack.answer = static_cast<uint32_t>(Answer::refused);
   } else {

@@ -274,7 +274,7 @@ def served(pid):
     return [peer for peer in peers_of(pid, "--json") if peer["role"] == "initiator" and peer["requests"] > 0]
 
 
-def stat_shows_a_peer(programs, level="vouched", proven=0):
+def stat_shows_a_peer(programs, level, proven):
     pair = programs.busy()
     assert until(lambda: linked(pair))
     pids = [pair.pid, *children(pair.pid)]
@@ -293,12 +293,14 @@ def stat_shows_a_peer(programs, level="vouched", proven=0):
     assert "127.0.0.1" in table and level in table and peer["process"][:8] in table, table
 
 
-def stat_shows_a_proven_peer(programs):
-    proving = Programs(programs.scratch, {"proof": "all"})
-    try:
-        stat_shows_a_peer(proving, "host", 1)
-    finally:
-        proving.close()
+def shows_a_peer_where(proof, *what):
+    def case(programs):
+        proving = Programs(programs.scratch, {"proof": proof})
+        try:
+            stat_shows_a_peer(proving, *what)
+        finally:
+            proving.close()
+    return case
 
 
 MAGIC, VERSION = 0x42564441, 2
@@ -374,6 +376,18 @@ def doctor_is_answered(programs):
     assert "no such queue pair" in steps["hello"][1], steps
 
 
+stat_shows_a_vouched_peer = shows_a_peer_where("others", "vouched", 0)
+
+
+def only_from_named_hosts(programs):
+    """The policy names another host's address: this host's processes are let in all the same"""
+    named = Programs(programs.scratch, {"allow": ["192.0.2.1"]})
+    try:
+        assert not (why := named.work()), why
+    finally:
+        named.close()
+
+
 CASES = {
     "the broker is nobody's child and holds nothing of the program that started it": nobodys_child,
     "the broker ends when the last program has, not before": ends_with_the_last,
@@ -381,15 +395,16 @@ CASES = {
     "links are made while the program that started the broker is stopped": a_stopped_program,
     "links are made after the broker was killed": a_killed_one,
     "a broker says what it cannot do, and what it has done, where who started it can see it": what_it_says,
-    "adverb stat shows a peer whom the kernel vouches for": stat_shows_a_peer,
-    "adverb stat shows a peer that has proven its queue pair": stat_shows_a_proven_peer,
+    "adverb stat shows a peer whom the kernel vouches for": stat_shows_a_vouched_peer,
+    "adverb stat shows a peer that has proven its queue pair": shows_a_peer_where("all", "host", 1),
+    "a policy that names other hosts keeps this one's processes from nothing": only_from_named_hosts,
     "adverb stat shows a peer that was refused, and one that has the key": stat_shows_who_was_refused,
     "adverb doctor is answered by a broker, and says that nobody answers": doctor_is_answered,
     "a broker started by hand serves the programs that come after it": started_by_hand,
     "a broker started by systemd's sockets serves all, as nobody": started_by_its_sockets,
 }
 # Whatever else the machine does, what comes of these is the same.
-IN_GATE = (nobodys_child, one_for_all, a_stopped_program, a_killed_one)
+IN_GATE = (nobodys_child, one_for_all, a_stopped_program, a_killed_one, stat_shows_a_vouched_peer, only_from_named_hosts)
 
 
 def main():

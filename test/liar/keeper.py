@@ -47,7 +47,7 @@ class Keeper:
         """A program whose policy says so of links: its number"""
         # Small regions are the device's own.
         policy = self.write(f"policy.{port}.json", json.dumps(
-            {"version": 1, "link": {"port": port, "hello_timeout": "1000ms", **link},
+            {"version": 1, "link": {"port": port, "broker": "process", "hello_timeout": "1000ms", **link},
              "log": {"file": self.path("log.%p")}, "rules": [{"match": {"max_size": "8KiB"}, "register": "pinned"}, {"register": "none"}]}))
         environment = {**os.environ, "LD_PRELOAD": ":".join([*self.runtime, self.library]), "ADVERB_POLICY": policy}
         if self.loopback:
@@ -84,6 +84,13 @@ class Keeper:
                               check=False)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)["counters"]
+
+    def peers(self, pid):
+        """What it tells of its peers"""
+        done = subprocess.run([self.command, "stat", "-p", str(pid), "--peers", "--json"], capture_output=True, text=True,
+                              check=False)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)["peers"]
 
     def descriptors(self, pid):
         return len(os.listdir(f"/proc/{pid}/fd"))
