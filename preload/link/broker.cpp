@@ -21,6 +21,23 @@ namespace {
 // Who started a process that has ended again by then serves itself: there is something wrong with
 // it.
 constexpr std::chrono::seconds start_again_after{10};
+// Two processes that start together meet in the gap between the other's bind and listen; the bound
+// keeps a broken one from holding us.
+constexpr int tries_in_gap = 1000;
+// The pause before each try to join, and to be heard, is twice the one before.
+constexpr std::chrono::milliseconds pause_first{1};
+constexpr std::chrono::milliseconds pause_most{10000};
+// A broker that reads nothing between two tries so far apart is said to be slow.
+constexpr std::chrono::milliseconds slow_after{500};
+// A queue of connections that is full may be an honest broker's, at the start of many programs, or
+// that of a program that accepts none: after so many tries, 255 ms, it is taken for the latter.
+constexpr unsigned hangs_after = 8;
+// A broker that closes the connection of a member sooner has refused it.
+constexpr std::chrono::seconds refused_within{1};
+
+std::chrono::milliseconds pause_after(unsigned failed) {
+  return failed >= 14 ? pause_most : pause_first * (1U << failed);
+}
 
 bool same(const wire::Registration& a, const wire::Id& gid, uint32_t qpn) {
   return a.qpn == qpn && a.gid == gid;
@@ -40,10 +57,30 @@ int Broker::join() {
 int Broker::join_locked() {
   if (broker_ || server_.serves())
     return 0;
+  if (again_ != 0)
+    return EAGAIN;
+  const int rc = try_to_join();
+  if (rc != 0)
+    join_later();
+  return rc;
+}
+
+void Broker::join_later() {
+  if (again_ != 0)
+    return;
+  if (failed_ >= hangs_after && world_.log.every("broker-join", 60))
+    world_.log.warn("the host's broker does not answer, or another user holds its name; peers "
+                    "cannot reach this process's unpinned regions; run `adverb broker` as root");
+  again_ = world_.service.after(pause_after(failed_++), [this] {
+    const std::lock_guard hold(lock_);
+    again_ = 0;
+    join_locked();
+  });
+}
+
+int Broker::try_to_join() {
   int rc = 0;
-  // Two processes that start together meet in the gap between the other's bind and listen; the
-  // bound keeps a broken one from holding us.
-  for (int tries = 0; tries < 1000; ++tries) {
+  for (int tries = 0; tries < tries_in_gap; ++tries) {
     bool hangs = false;
     for (const bool root : {true, false}) {
       rc = follow(members_name(port_, root, geteuid()), root);
@@ -51,6 +88,8 @@ int Broker::join_locked() {
         return 0;
       hangs |= rc == EAGAIN;
     }
+    if (hangs && failed_ < hangs_after)
+      return EAGAIN;
     rc = start_or_serve();
     if (rc == 0 && server_.serves())
       return 0;
@@ -58,22 +97,16 @@ int Broker::join_locked() {
       break;
     sched_yield();
   }
-  if (world_.log.once("broker-join"))
-    world_.log.warn("the host's broker does not answer, or another user holds its name; peers "
-                    "cannot reach this process's unpinned regions; run `adverb broker` as root");
-  return rc;
+  return rc == 0 ? EAGAIN : rc;
 }
 
 int Broker::follow(const std::string& name, bool root) {
   sockaddr_un address;
   const socklen_t bytes = members_address(name, address);
-  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  // Joining and registering happen on the program's thread: a broker that hangs must not hold it. A
+  // Unix socket is connected at once or not at all.
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   ucred who{};
-  // Joining and registering happen on the program's thread; a broker that hangs must not hold it
-  // long.
-  const timeval limit{1, 0};
-  if (fd >= 0)
-    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
   int rc = 0;
   if (fd < 0 || connect(fd, reinterpret_cast<sockaddr*>(&address), bytes) != 0)
     rc = errno;
@@ -91,6 +124,9 @@ int Broker::follow(const std::string& name, bool root) {
   broker_ = Connection::make(world_, fd);
   broker_->start(
       [this](const wire::Frame& frame, int& passed) {
+        if (frame.type == wire::Type::hello_ack && world_.log.every("broker-refuses", 60))
+          world_.log.warn("the host's broker has no room for more programs of this user; peers "
+                          "cannot reach this process's unpinned regions until some have ended");
         if (frame.type != wire::Type::handed || passed < 0)
           return;
         const int connection = passed;
@@ -102,8 +138,13 @@ int Broker::follow(const std::string& name, bool root) {
         broker_.reset();
         world_.service.disown_fd(broker_fd_);
         own_fds::shut(std::exchange(broker_fd_, -1));
+        unsent_.clear(); // the next one is told all
+        if (world_.clock.now() - joined_ < refused_within)
+          return join_later();
+        failed_ = 0;
         join_locked();
       });
+  joined_ = world_.clock.now();
   for (const auto& registration : mine_)
     tell_broker(registration, wire::Type::add_qp);
   return 0;
@@ -136,16 +177,47 @@ int Broker::start_or_serve() {
 }
 
 void Broker::tell_broker(const wire::Registration& registration, wire::Type type) {
-  const auto frame = wire::frame(registration, type);
-  if (!broker_ || ::send(broker_fd_, frame.data(), frame.size(), MSG_NOSIGNAL) ==
-                      static_cast<ssize_t>(frame.size()))
+  auto frame = wire::frame(registration, type);
+  if (!broker_ || (unsent_.empty() && send_now(frame)))
     return;
-  // A broker that is gone: the service thread is about to learn it, joins the next one and
-  // registers all there.
+  unsent_.push_back(std::move(frame));
+  if (unsent_.size() > 1)
+    return;
+  send_pause_ = pause_first;
+  send_later();
+}
+
+// False: it is to be sent later. A broker that is gone is told nothing: the service thread is about
+// to learn it, joins the next one and registers all there.
+bool Broker::send_now(const std::vector<std::byte>& frame) {
+  if (::send(broker_fd_, frame.data(), frame.size(), MSG_NOSIGNAL | MSG_DONTWAIT) ==
+      static_cast<ssize_t>(frame.size()))
+    return true;
+  if (errno == EAGAIN || errno == EINTR || errno == ENOBUFS)
+    return false;
   if (errno != EPIPE && errno != ECONNRESET)
     world_.log.warn("the host's broker does not take registrations (errno {}); peers may treat "
                     "this process as stock",
                     errno);
+  return true;
+}
+
+void Broker::send_later() {
+  world_.service.after(send_pause_, [this] {
+    const std::lock_guard hold(lock_);
+    const size_t before = unsent_.size();
+    while (!unsent_.empty() && send_now(unsent_.front()))
+      unsent_.pop_front();
+    if (unsent_.empty())
+      return;
+    if (unsent_.size() != before)
+      send_pause_ = pause_first; // it reads
+    else if (send_pause_ >= slow_after && world_.log.every("broker-reads", 60))
+      world_.log.warn("the host's broker takes no registrations, as it is stopped or busy; peers "
+                      "may treat this process as stock until it goes on");
+    send_later();
+    send_pause_ = std::min(2 * send_pause_, pause_most);
+  });
 }
 
 void Broker::add(const wire::Id& gid, uint32_t qpn) {

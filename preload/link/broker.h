@@ -11,6 +11,10 @@
 
 #include "link/broker_server.h"
 
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,20 +31,26 @@ public:
   // process, with its hello. Without `start` this process serves where nobody does.
   Broker(World& world, uint16_t port, Accept accept, Start start = {});
 
-  // Joins, starts or serves; errno value when nothing is possible (another user's program holds the
-  // name). Called by add(). Thread-safe.
+  // Joins, starts or serves; errno value when nothing is possible now (another user's program holds
+  // the name). The service thread tries again then, after pauses that grow. Waits for nobody.
+  // Called by add(). Thread-safe.
   int join();
 
-  // When add() returns, hellos for the queue pair find this process. Thread-safe.
+  // When add() returns, hellos for the queue pair find this process, unless there is no broker to
+  // be joined or it takes no registrations: then they do when it does. Thread-safe.
   void add(const wire::Id& gid, uint32_t qpn);
   void remove(const wire::Id& gid, uint32_t qpn);
 
 private:
   // Under lock_; errno values.
   int join_locked();
+  int try_to_join();
+  void join_later();
   int follow(const std::string& name, bool root);
   int start_or_serve();
   void tell_broker(const wire::Registration& registration, wire::Type type);
+  bool send_now(const std::vector<std::byte>& frame);
+  void send_later();
 
   World& world_;
   const uint16_t port_;
@@ -48,8 +58,13 @@ private:
   const Start start_;
   RecursiveMutex lock_;
   std::vector<wire::Registration> mine_;
-  std::shared_ptr<Connection> broker_; // member: from the broker, the service thread's
-  int broker_fd_ = -1;                 // member: the same socket, to write to under lock_
+  std::shared_ptr<Connection> broker_;        // member: from the broker, the service thread's
+  int broker_fd_ = -1;                        // member: the same socket, to write to under lock_
+  std::chrono::nanoseconds joined_{};         // when
+  uint64_t again_ = 0;                        // timer of the next try, while there is no broker
+  unsigned failed_ = 0;                       // tries, one after the other
+  std::deque<std::vector<std::byte>> unsent_; // while the broker does not read
+  std::chrono::milliseconds send_pause_{};
   std::optional<std::chrono::nanoseconds> started_; // one, when
   BrokerServer server_;                             // serves where no process could be started
 };

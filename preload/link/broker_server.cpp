@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "link/broker_server.h"
+#include "link/bounds.h"
 #include "memory/own_fds.h"
 #include "world/world.h"
 
@@ -11,6 +12,7 @@
 #include <iterator>
 #include <mutex>
 #include <netinet/in.h>
+#include <poll.h>
 #include <string>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -24,17 +26,37 @@ using observe::Counter;
 
 namespace {
 
-constexpr size_t strangers_max = 256; // connections that have not said hello
-constexpr std::chrono::seconds hello_due{2};
-constexpr size_t members_max = 4096;
-constexpr size_t registrations_max = 65536; // of one member
-// While that many have not, others wait in the kernel's queue, and none of these longer than this:
-// a hello comes with its connection.
+constexpr std::chrono::seconds hello_due{2}; // of a connection
+// While as many as may have not said it, others wait in the kernel's queue, and none of these
+// longer than this: a hello comes with its connection.
 constexpr std::chrono::milliseconds hello_due_in_crowd{100};
 // The port of a serving process that exits is free some instants after its members know.
 constexpr std::chrono::milliseconds tcp_again_first{5};
 constexpr std::chrono::milliseconds tcp_again_most{1000};
 constexpr std::chrono::milliseconds no_descriptors_pause{100};
+
+// That stands for the process at the other end, whatever its number becomes; negative: none.
+int process_fd_of(int fd) {
+#ifndef SO_PEERPIDFD
+  constexpr int SO_PEERPIDFD = 77; // Linux 6.5
+#endif
+  int process = -1;
+  socklen_t bytes = sizeof process;
+  return getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &process, &bytes) == 0 ? own_fds::raised(process)
+                                                                         : -1;
+}
+
+bool has_ended(int process_fd) {
+  pollfd process{process_fd, POLLIN, 0};
+  return process_fd >= 0 && poll(&process, 1, 0) > 0;
+}
+
+// What the kernel keeps for a peer that reads nothing, or writes ever more, is bounded. Connections
+// have this from the socket that accepts them.
+void bound_buffers(int fd) {
+  setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bounds::socket_bytes, sizeof bounds::socket_bytes);
+  setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bounds::socket_bytes, sizeof bounds::socket_bytes);
+}
 
 int listen_on(int made, const sockaddr* address, socklen_t bytes, int waiting) {
   const int fd = own_fds::raised(made);
@@ -74,14 +96,17 @@ int listen_for_peers(uint16_t port) {
   if (fd >= 0) {
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+    bound_buffers(fd);
     sockaddr_in6 any{};
     any.sin6_family = AF_INET6;
     any.sin6_port = htons(port);
     return listen_on(fd, reinterpret_cast<sockaddr*>(&any), sizeof any, 1024);
   }
   fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd >= 0)
+  if (fd >= 0) {
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    bound_buffers(fd);
+  }
   sockaddr_in any{};
   any.sin_family = AF_INET;
   any.sin_port = htons(port);
@@ -157,10 +182,30 @@ void BrokerServer::pause_if_exhausted(int listener) {
                        [this, listener] { world_.service.change(listener, EPOLLIN); });
 }
 
+// Under lock_. False: the connection is closed, and is told why where the reason may pass.
+bool BrokerServer::admits(int fd, const ucred& who) {
+  const size_t room = bounds::members(for_all_users_);
+  if (!for_all_users_ && who.uid != geteuid())
+    return false;
+  const auto user = users_.find(who.uid);
+  const size_t its = for_all_users_ && user != users_.end() ? user->second.members : 0;
+  if (bounds::has_room(its, members_.size(), room))
+    return true;
+  if (world_.log.every("broker-members", 10))
+    world_.log.warn("user {} has {} programs here, of {} that there may be of all users; process "
+                    "{} is not served; raise RLIMIT_NOFILE of the broker, up to 16384",
+                    who.uid, its, room, who.pid);
+  wire::HelloAck refusal{};
+  refusal.answer = static_cast<uint32_t>(wire::Answer::no_resources);
+  const auto frame = wire::frame(refusal);
+  ::send(fd, frame.data(), frame.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  return false;
+}
+
 // Under lock_. On the service thread, as all that touches members and strangers.
 void BrokerServer::accept_members() {
   assert(world_.service.on_thread());
-  for (;;) {
+  for (size_t turns = bounds::accepts_in_a_turn; turns != 0; --turns) {
     const int fd = own_fds::raised(accept4(unix_fd_, nullptr, nullptr, SOCK_CLOEXEC));
     if (fd < 0) {
       pause_if_exhausted(unix_fd_);
@@ -168,14 +213,15 @@ void BrokerServer::accept_members() {
     }
     ucred who{};
     epoll_event readable{EPOLLIN, {.fd = fd}};
-    if (peer_of(fd, who) != 0 || (!for_all_users_ && who.uid != geteuid()) ||
-        members_.size() >= members_max || epoll_ctl(readable_, EPOLL_CTL_ADD, fd, &readable) != 0) {
+    if (peer_of(fd, who) != 0 || !admits(fd, who) ||
+        epoll_ctl(readable_, EPOLL_CTL_ADD, fd, &readable) != 0) {
       world_.counters.count(Counter::broker_refused);
       close(fd);
       continue;
     }
     auto member = Connection::make(world_, fd);
-    members_[member] = {who.pid, 0, fd};
+    members_[member] = {who.pid, who.uid, may_own_ ? process_fd_of(fd) : -1, fd};
+    ++users_[who.uid].members;
     member_by_fd_[fd] = member;
     member->start(
         [this, weak = std::weak_ptr(member)](const wire::Frame& frame, int&) {
@@ -199,42 +245,97 @@ void BrokerServer::on_member(const std::shared_ptr<Connection>& from, const wire
   const auto known = members_.find(from);
   if (known == members_.end())
     return;
-  if (frame.type == wire::Type::add_qp) {
-    if (known->second.registered >= registrations_max) {
-      world_.counters.count(Counter::broker_refused);
-      if (world_.log.every("broker-registrations", 10))
-        world_.log.warn("a process has registered {} queue pairs here and asks for more; its peers "
-                        "treat these as stock",
-                        registrations_max);
-      return;
-    }
-    ++known->second.registered;
-    owners_.emplace(r.qpn, Owner{r.gid, from});
-    return;
-  }
-  const auto [begin, end] = owners_.equal_range(r.qpn);
+  if (frame.type == wire::Type::add_qp)
+    add_of_member(from, known->second, r);
+  else
+    remove_of_member(from, known->second, r);
+}
+
+void BrokerServer::remove_of_member(const std::shared_ptr<Connection>& from, Member& member,
+                                    const wire::Registration& what) {
+  const auto [begin, end] = owners_.equal_range(what.qpn);
+  auto found = end;
+  bool others = false; // of its, of that number
   for (auto it = begin; it != end; ++it)
-    if (it->second.member == from && it->second.gid == r.gid) {
-      owners_.erase(it);
-      --known->second.registered;
-      return;
-    }
+    if (it->second.member == from && found == end && it->second.gid == what.gid)
+      found = it;
+    else
+      others |= it->second.member == from;
+  if (found == end)
+    return;
+  --member.registered;
+  --users_[member.user].registered;
+  --registered_;
+  if (--found->second.times != 0)
+    return;
+  owners_.erase(found);
+  if (!others)
+    member.numbers.erase(what.qpn);
+}
+
+// Under lock_. A number that a process has registered under one GID more than once is kept once.
+void BrokerServer::add_of_member(const std::shared_ptr<Connection>& from, Member& member,
+                                 const wire::Registration& what) {
+  User& user = users_[member.user];
+  if (member.registered >= bounds::registrations_of_member ||
+      (for_all_users_ && !bounds::has_room(user.registered, registered_, bounds::registrations)))
+    return refuse_registration(member, "queue pairs");
+  const auto [begin, end] = owners_.equal_range(what.qpn);
+  size_t of_number = 0;
+  auto same = end;
+  for (auto it = begin; it != end && same == end; ++it) {
+    if (it->second.member == from && it->second.gid == what.gid)
+      same = it;
+    const auto other = it->second.member ? members_.find(it->second.member) : members_.end();
+    of_number += other != members_.end() && other->second.user == member.user ? 1 : 0;
+  }
+  if (same == end && for_all_users_ && of_number >= bounds::registrations_of_number)
+    return refuse_registration(member, "queue pairs of one number");
+  if (same != end)
+    ++same->second.times;
+  else
+    owners_.emplace(what.qpn, Owner{what.gid, from, 1});
+  member.numbers.insert(what.qpn);
+  ++member.registered;
+  ++user.registered;
+  ++registered_;
+}
+
+void BrokerServer::refuse_registration(const Member& member, const char* why) {
+  world_.counters.count(Counter::broker_refused);
+  if (world_.log.every("broker-registrations", 10))
+    world_.log.warn("process {} of user {}, of which {} queue pairs are registered here, registers "
+                    "more {} than there is room for; their peers treat these as stock",
+                    member.process, member.user, users_[member.user].registered, why);
 }
 
 void BrokerServer::forget_member(const std::shared_ptr<Connection>& member) {
   assert(world_.service.on_thread());
   const std::lock_guard hold(lock_);
-  std::erase_if(owners_, [&](const auto& entry) { return entry.second.member == member; });
-  if (const auto known = members_.find(member); known != members_.end())
-    member_by_fd_.erase(known->second.fd);
-  members_.erase(member);
+  if (const auto known = members_.find(member); known != members_.end()) {
+    const Member& gone = known->second;
+    for (const uint32_t number : gone.numbers) {
+      auto [it, end] = owners_.equal_range(number);
+      while (it != end)
+        it = it->second.member == member ? owners_.erase(it) : std::next(it);
+    }
+    member_by_fd_.erase(gone.fd);
+    if (gone.process_fd >= 0)
+      own_fds::shut(gone.process_fd);
+    registered_ -= gone.registered;
+    User& user = users_[gone.user];
+    user.registered -= gone.registered;
+    if (--user.members == 0)
+      users_.erase(gone.user);
+    members_.erase(known);
+  }
   look_if_unused();
 }
 
 // For one more that has not said hello. False: those that are there came just now, and others wait
 // until one of them has gone or its time is over.
 bool BrokerServer::make_room() {
-  if (strangers_.size() < strangers_max)
+  if (strangers_.size() < bounds::strangers)
     return true;
   const auto now = world_.clock.now();
   auto earliest = now;
@@ -326,7 +427,10 @@ bool BrokerServer::forget_stranger(const std::shared_ptr<Connection>& stranger) 
 // lock_.
 bool BrokerServer::is_foreign(const Owner& owner, uint32_t qpn) {
   const auto known = owner.member ? members_.find(owner.member) : members_.end();
-  if (!may_own_ || known == members_.end() || may_own_(known->second.process, qpn))
+  if (!may_own_ || known == members_.end())
+    return false;
+  // The connection of a process that has ended may be another's by now, and its number, too.
+  if (!has_ended(known->second.process_fd) && may_own_(known->second.process, qpn))
     return false;
   world_.counters.count(Counter::broker_refused);
   if (world_.log.every("broker-foreign", 10))
@@ -394,7 +498,7 @@ void BrokerServer::on_stranger(const std::shared_ptr<Connection>& connection,
 
 void BrokerServer::add(const wire::Id& gid, uint32_t qpn) {
   const std::lock_guard hold(lock_);
-  owners_.emplace(qpn, Owner{gid, nullptr});
+  owners_.emplace(qpn, Owner{gid, nullptr, 1});
 }
 
 void BrokerServer::remove(const wire::Id& gid, uint32_t qpn) {

@@ -16,6 +16,7 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 
 #include <sys/socket.h>
 #include <sys/types.h>
@@ -61,6 +62,20 @@ private:
   struct Owner {
     wire::Id gid;
     std::shared_ptr<Connection> member; // null: this process
+    size_t times;                       // that it has registered this
+  };
+  struct Member {
+    pid_t process;
+    uid_t user;
+    int process_fd; // a pidfd; negative: the kernel has none
+    int fd;
+    size_t registered = 0;
+    std::unordered_set<uint32_t> numbers = {}; // of these
+  };
+  // Of members alone.
+  struct User {
+    size_t members = 0;
+    size_t registered = 0;
   };
   struct Stranger {
     uint64_t timer; // of its end
@@ -72,7 +87,13 @@ private:
   void pause_if_exhausted(int listener);
   void accept_members();
   void poll_members();
+  bool admits(int fd, const ucred& who);
   void on_member(const std::shared_ptr<Connection>& from, const wire::Frame& frame);
+  void add_of_member(const std::shared_ptr<Connection>& from, Member& member,
+                     const wire::Registration& what);
+  void remove_of_member(const std::shared_ptr<Connection>& from, Member& member,
+                        const wire::Registration& what);
+  void refuse_registration(const Member& member, const char* why);
   void accept_strangers();
   bool make_room();
   void let_in();
@@ -92,12 +113,9 @@ private:
   int tcp_fd_ = -1;
   std::chrono::milliseconds tcp_again_;             // until the port is tried again
   std::unordered_multimap<uint32_t, Owner> owners_; // by queue pair number
-  struct Member {
-    pid_t process;
-    size_t registered;
-    int fd;
-  };
   std::map<std::shared_ptr<Connection>, Member> members_;
+  std::unordered_map<uid_t, User> users_;
+  size_t registered_ = 0; // of all members
   std::unordered_map<int, std::shared_ptr<Connection>> member_by_fd_;
   int readable_ = -1; // an epoll of the members' sockets, to be asked which have something
   std::map<std::shared_ptr<Connection>, Stranger> strangers_; // no hello yet

@@ -209,6 +209,54 @@ def started_by_hand(programs):
         assert by_hand.wait(HANGS) == 0
 
 
+# Opens so many members' connections to the broker of all users, says how many are left, and keeps them.
+FULL = """
+import socket, sys, time
+kept = []
+for _ in range(6000):
+    one = socket.socket(socket.AF_UNIX)
+    try:
+        one.connect("\\0adverb.broker.%d")
+    except OSError:
+        continue
+    kept.append(one)
+time.sleep(1)
+def stands(one):
+    one.setblocking(False)
+    try:
+        return one.recv(1) != b"" and False
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+print(sum(map(stands, kept)), flush=True)
+sys.stdin.read()
+"""
+
+
+def one_user_does_not_fill_it(programs):
+    if os.geteuid() != 0 or subprocess.run(NOBODY, check=False, capture_output=True).returncode != 0:
+        return "needs root, and another user"
+    command = os.path.join(os.path.dirname(LIBRARY), "tools/adverb")
+    log = os.path.join(programs.scratch, "broker.log")
+    many = ["prlimit", "--nofile=20000:20000"]
+    with subprocess.Popen([*many, command, "broker", "--port", str(PORT), "--log", log], stdout=subprocess.PIPE) as by_hand:
+        assert by_hand.stdout.readline().startswith(b"adverb broker: serving")
+        with subprocess.Popen([*many, *NOBODY[:-1], sys.executable, "-c", FULL % PORT], stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE) as greedy:
+            kept = int(greedy.stdout.readline())
+            assert 0 < kept <= 2048, f"one user has {kept} connections"
+            assert not (why := programs.work()), why
+            assert brokers() == [by_hand.pid], "another one was started"
+            with open(log, encoding="utf-8") as file:
+                text = file.read()
+            assert "user 65534 has 2048 programs here" in text, text[:300]
+            greedy.stdin.close()
+        by_hand.terminate()
+        assert by_hand.wait(HANGS) == 0
+    return None
+
+
 def started_by_its_sockets(programs):
     """As systemd does it: root listens, and the broker that the first to come has started is nobody's"""
     command = os.path.join(os.path.dirname(LIBRARY), "tools/adverb")
@@ -401,6 +449,7 @@ CASES = {
     "adverb stat shows a peer that was refused, and one that has the key": stat_shows_who_was_refused,
     "adverb doctor is answered by a broker, and says that nobody answers": doctor_is_answered,
     "a broker started by hand serves the programs that come after it": started_by_hand,
+    "one user's connections do not fill a broker of all users": one_user_does_not_fill_it,
     "a broker started by systemd's sockets serves all, as nobody": started_by_its_sockets,
 }
 # Whatever else the machine does, what comes of these is the same.

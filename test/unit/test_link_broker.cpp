@@ -12,6 +12,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstring>
+#include <deque>
 #include <fcntl.h>
 #include <filesystem>
 #include <future>
@@ -24,6 +25,8 @@
 #include <sys/un.h>
 #include <thread>
 #include <unistd.h>
+#include <utility>
+#include <vector>
 
 using namespace adverb;
 using namespace std::chrono_literals;
@@ -180,6 +183,101 @@ bool connected(const Stranger& stranger, int fd) {
   close(fd);
   return sent && got && *got == std::vector(word, word + 1);
 }
+
+// Of a World of its own, whose counters nobody else changes.
+World& serve_all_users(uint16_t port) {
+  auto& process = *new Process;
+  auto& none = inbox();
+  const int members = link::listen_for_members(link::members_name(port, true, 0));
+  const int peers = link::listen_for_peers(port);
+  REQUIRE((members >= 0 && peers >= 0));
+  (*new link::BrokerServer(process.world, port, true, none.accept())).serve(members, peers);
+  return process.world;
+}
+
+// The members' end of a broker, without a Broker.
+class Member {
+public:
+  explicit Member(const std::string& name) : fd_(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_un address{};
+    const socklen_t bytes = link::members_address(name, address);
+    REQUIRE(connect(fd_, reinterpret_cast<const sockaddr*>(&address), bytes) == 0);
+  }
+  ~Member() { close(fd_); }
+  Member(const Member&) = delete;
+  Member& operator=(const Member&) = delete;
+
+  // Nothing, if it has been refused.
+  void add(const wire::Id& gid, uint32_t qpn) const {
+    const auto frame = wire::frame(wire::Registration{gid, qpn, 0}, wire::Type::add_qp);
+    ::send(fd_, frame.data(), frame.size(), MSG_NOSIGNAL);
+  }
+  // Nothing, if it has been refused.
+  void remove(const wire::Id& gid, uint32_t qpn) const {
+    const auto frame = wire::frame(wire::Registration{gid, qpn, 0}, wire::Type::remove_qp);
+    ::send(fd_, frame.data(), frame.size(), MSG_NOSIGNAL);
+  }
+  // Whether the broker has closed it, and said that there is no room.
+  bool is_refused() const {
+    std::vector<std::byte> in(4096);
+    size_t got = 0;
+    for (ssize_t n; (n = recv(fd_, in.data() + got, in.size() - got, 0)) > 0;)
+      got += static_cast<size_t>(n);
+    in.resize(got);
+    wire::Frame frame{};
+    return wire::parse(in, frame) == wire::Parse::complete && frame.type == wire::Type::hello_ack &&
+           wire::get<wire::HelloAck>(frame).answer ==
+               static_cast<uint32_t>(wire::Answer::no_resources);
+  }
+  int fd() const { return fd_; }
+
+private:
+  int fd_;
+};
+
+// Whether a hello for the queue pair is handed to that member: all that it has sent before has been
+// read by then.
+bool is_handed(uint16_t port, uint32_t qpn, const Member& member) {
+  const Stranger stranger(port);
+  stranger.send(wire::frame(hello_for(qpn)));
+  pollfd handed{member.fd(), POLLIN, 0};
+  std::vector<std::byte> in(wire::frame(wire::Hello{}).size());
+  wire::Frame frame{};
+  // Its descriptor is not taken, so that the kernel closes it.
+  return poll(&handed, 1, std::chrono::milliseconds(hangs).count()) == 1 &&
+         recv(member.fd(), in.data(), in.size(), MSG_WAITALL) == static_cast<ssize_t>(in.size()) &&
+         wire::parse(in, frame) == wire::Parse::complete && frame.type == wire::Type::handed &&
+         wire::get<wire::Hello>(frame).dqpn == qpn;
+}
+
+// Listens under a name and accepts nobody.
+class Squatter {
+public:
+  explicit Squatter(const std::string& name) : fd_(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_un address{};
+    const socklen_t bytes = link::members_address(name, address);
+    REQUIRE(bind(fd_, reinterpret_cast<const sockaddr*>(&address), bytes) == 0);
+    REQUIRE(listen(fd_, 0) == 0);
+    for (int& waits : waiting_) { // until there is no room
+      waits = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+      connect(waits, reinterpret_cast<const sockaddr*>(&address), bytes);
+    }
+  }
+  ~Squatter() { leave(); }
+  Squatter(const Squatter&) = delete;
+  Squatter& operator=(const Squatter&) = delete;
+  void leave() {
+    if (fd_ < 0)
+      return;
+    close(std::exchange(fd_, -1));
+    for (const int waits : waiting_)
+      close(waits);
+  }
+
+private:
+  int fd_;
+  std::array<int, 4> waiting_{};
+};
 
 } // namespace
 
@@ -523,12 +621,8 @@ TEST_CASE("the broker of all users serves those that come after it") {
     return;
   }
   const uint16_t port = free_port();
-  auto& none = inbox();
   auto& in = inbox();
-  const int members = link::listen_for_members(link::members_name(port, true, 0));
-  const int peers = link::listen_for_peers(port);
-  REQUIRE((members >= 0 && peers >= 0));
-  (*new link::BrokerServer(world(), port, true, none.accept())).serve(members, peers);
+  serve_all_users(port);
   Broker& member = make(port, in);
   member.add({}, 8);
   const Stranger stranger(port);
@@ -536,4 +630,214 @@ TEST_CASE("the broker of all users serves those that come after it") {
   int fd = -1;
   REQUIRE(in.take(8, fd));
   CHECK(connected(stranger, fd));
+}
+
+// Each would take a second if it waited for whoever holds the names.
+TEST_CASE("a queue pair is registered without waiting for who holds the broker's names") {
+  const uint16_t port = free_port();
+  Squatter all(link::members_name(port, true, 0));
+  Squatter own(link::members_name(port, false, geteuid()));
+  auto& in = inbox();
+  auto& broker = *new Broker(world(), port, in.accept());
+  auto adding = std::async(std::launch::async, [&] {
+    for (uint32_t qpn = 0; qpn < 1000; ++qpn)
+      broker.add({}, qpn);
+  });
+  REQUIRE(adding.wait_for(hangs) == std::future_status::ready);
+  CHECK(broker.join() != 0);
+  // And they are found when the names are free again.
+  all.leave();
+  own.leave();
+  const auto end = std::chrono::steady_clock::now() + hangs;
+  while (broker.join() != 0 && std::chrono::steady_clock::now() < end)
+    std::this_thread::sleep_for(1ms);
+  REQUIRE(broker.join() == 0);
+  const Stranger stranger(port);
+  stranger.send(wire::frame(hello_for(999)));
+  int fd = -1;
+  REQUIRE(in.take(999, fd));
+  CHECK(connected(stranger, fd));
+}
+
+// That of all users alone is held: this user's programs serve each other all the same.
+TEST_CASE("a program serves its user's others when another user's holds the name of all") {
+  const uint16_t port = free_port();
+  const Squatter all(link::members_name(port, true, 0));
+  auto& in = inbox();
+  auto& broker = *new Broker(world(), port, in.accept());
+  broker.add({}, 17);
+  const auto end = std::chrono::steady_clock::now() + hangs;
+  while (broker.join() != 0 && std::chrono::steady_clock::now() < end)
+    std::this_thread::sleep_for(1ms);
+  const Stranger stranger(port);
+  stranger.send(wire::frame(hello_for(17)));
+  int fd = -1;
+  REQUIRE(in.take(17, fd));
+  CHECK(connected(stranger, fd));
+}
+
+// More than a socket's buffer holds, to a broker that reads none of it until all are registered.
+TEST_CASE("registrations do not wait for a broker that does not read") {
+  const uint16_t port = free_port();
+  const int listener = link::listen_for_members(link::members_name(port, false, geteuid()));
+  REQUIRE(listener >= 0);
+  auto& in = inbox();
+  auto& broker = *new Broker(world(), port, in.accept());
+  constexpr uint32_t many = 20000;
+  auto adding = std::async(std::launch::async, [&] {
+    for (uint32_t qpn = 0; qpn < many; ++qpn)
+      broker.add({}, qpn);
+  });
+  REQUIRE(adding.wait_for(hangs) == std::future_status::ready);
+  pollfd comes{listener, POLLIN, 0};
+  REQUIRE(poll(&comes, 1, std::chrono::milliseconds(hangs).count()) == 1);
+  const int fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+  REQUIRE(fd >= 0);
+  const size_t one = wire::frame(wire::Registration{}, wire::Type::add_qp).size();
+  std::vector<std::byte> got(many * one);
+  size_t bytes = 0;
+  while (bytes < got.size()) {
+    pollfd more{fd, POLLIN, 0};
+    REQUIRE(poll(&more, 1, std::chrono::milliseconds(hangs).count()) == 1);
+    const ssize_t n = recv(fd, got.data() + bytes, got.size() - bytes, 0);
+    REQUIRE(n > 0);
+    bytes += static_cast<size_t>(n);
+  }
+  bool ordered = true; // all of them, each once
+  for (uint32_t qpn = 0; qpn < many; ++qpn) {
+    wire::Frame frame{};
+    ordered = ordered &&
+              wire::parse(std::span(got).subspan(qpn * one, one), frame) == wire::Parse::complete &&
+              frame.type == wire::Type::add_qp && wire::get<wire::Registration>(frame).qpn == qpn;
+  }
+  CHECK(ordered);
+  close(listener);
+  close(fd);
+}
+
+// It would come thousands of times; after pauses that double it is 11 times in 2 s, 19 in ten
+// minutes.
+TEST_CASE("a member that is refused comes again after ever longer pauses") {
+  const uint16_t port = free_port();
+  const int listener = link::listen_for_members(link::members_name(port, false, geteuid()));
+  REQUIRE(listener >= 0);
+  auto& in = inbox();
+  (new Broker(world(), port, in.accept()))->add({}, 3);
+  size_t came = 0;
+  const auto end = std::chrono::steady_clock::now() + 2s;
+  while (std::chrono::steady_clock::now() < end) {
+    pollfd comes{listener, POLLIN, 0};
+    poll(&comes, 1, 10);
+    for (int fd; (fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC)) >= 0; ++came)
+      close(fd);
+  }
+  CHECK(came > 1);
+  CHECK(came < 40);
+  close(listener);
+}
+
+TEST_CASE("a user's programs fill no more than half of a broker of all users") {
+  if (geteuid() != 0) {
+    adverb::test::skip("needs root to be the broker of all users");
+    return;
+  }
+  rlimit files{};
+  getrlimit(RLIMIT_NOFILE, &files);
+  const uint16_t port = free_port();
+  World& broker = serve_all_users(port);
+  const auto refused = [&] { return broker.counters.value(Counter::broker_refused); };
+  const rlimit few{256, files.rlim_max}; // 64 members, of all users
+  setrlimit(RLIMIT_NOFILE, &few);
+  const std::string name = link::members_name(port, true, 0);
+  {
+    std::deque<Member> members;
+    for (uint32_t n = 0; n < 32; ++n)
+      members.emplace_back(name).add({}, 100 + n);
+    CHECK(is_handed(port, 131, members.back()));
+    CHECK(refused() == 0);
+    CHECK(Member(name).is_refused());
+    CHECK(refused() == 1);
+    members.pop_front();
+    bool let_in = false; // as soon as the broker has seen it go
+    const auto end = std::chrono::steady_clock::now() + hangs;
+    while (!let_in && std::chrono::steady_clock::now() < end) {
+      const Member next(name);
+      next.add({}, 200);
+      let_in = is_handed(port, 200, next);
+    }
+    CHECK(let_in);
+  }
+  setrlimit(RLIMIT_NOFILE, &files);
+}
+
+TEST_CASE("what a member registers twice is kept once, and of one number so many") {
+  if (geteuid() != 0) {
+    adverb::test::skip("needs root to be the broker of all users");
+    return;
+  }
+  const uint16_t port = free_port();
+  World& broker = serve_all_users(port);
+  const auto refused = [&] { return broker.counters.value(Counter::broker_refused); };
+  const Member member(link::members_name(port, true, 0));
+  const auto gid = [](uint8_t n) {
+    wire::Id id{};
+    id[0] = n;
+    return id;
+  };
+  for (int n = 0; n < 1000; ++n)
+    member.add(gid(1), 5);
+  for (uint8_t n = 2; n <= 64; ++n)
+    member.add(gid(n), 5);
+  CHECK(is_handed(port, 5, member));
+  CHECK(refused() == 0);
+  member.add(gid(65), 5); // one more than 64
+  member.add({}, 6);
+  CHECK(is_handed(port, 6, member));
+  CHECK(refused() == 1);
+  // It is there as long as it has not been taken back as often.
+  for (int n = 0; n < 999; ++n)
+    member.remove(gid(1), 5);
+  member.add(gid(66), 5);
+  member.add({}, 7);
+  CHECK(is_handed(port, 7, member));
+  CHECK(refused() == 2);
+  member.remove(gid(1), 5);
+  member.add(gid(66), 5);
+  member.add({}, 8);
+  CHECK(is_handed(port, 8, member));
+  CHECK(refused() == 2);
+}
+
+TEST_CASE("a user's registrations fill no more than half of a broker of all users") {
+  if (geteuid() != 0) {
+    adverb::test::skip("needs root to be the broker of all users");
+    return;
+  }
+  const uint16_t port = free_port();
+  World& broker = serve_all_users(port);
+  const auto refused = [&] { return broker.counters.value(Counter::broker_refused); };
+  const std::string name = link::members_name(port, true, 0);
+  const Member first(name);
+  const Member second(name);
+  for (uint32_t n = 0; n < 65536; ++n) { // as many as a member may have
+    first.add({}, n);
+    second.add({}, 65536 + n);
+  }
+  CHECK(is_handed(port, 65535, first));
+  CHECK(is_handed(port, 131071, second));
+  CHECK(refused() == 0);
+  const Member third(name);
+  third.add({}, 1 << 20); // refused, and this one is asked for in vain
+  const Stranger stranger(port);
+  stranger.send(wire::frame(hello_for(1 << 20)));
+  const auto in = stranger.receive();
+  REQUIRE(in);
+  wire::Frame frame{};
+  REQUIRE(wire::parse(*in, frame) == wire::Parse::complete);
+  CHECK(wire::get<wire::HelloAck>(frame).answer == static_cast<uint32_t>(wire::Answer::no_such_qp));
+  CHECK(refused() == 2);
+  first.remove({}, 0);
+  const Member fourth(name);
+  fourth.add({}, (1 << 20) + 1);
+  CHECK(is_handed(port, (1 << 20) + 1, fourth));
 }
