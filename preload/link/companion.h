@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace adverb {
@@ -53,6 +54,9 @@ public:
   // Whether the peer's first message has come and was the nonce: both ends are on the path that the
   // companion was connected by. Any thread.
   bool is_open() const noexcept { return proven_; }
+  // Let go of when the companion and all that it took of the device are gone, on the service
+  // thread. Set once, by who made it.
+  void keep(std::shared_ptr<void> charge) noexcept { charge_ = std::move(charge); }
 
   void close() noexcept override;
 
@@ -76,6 +80,8 @@ protected:
 
 private:
   void finish(); // under the progress lock
+
+  std::shared_ptr<void> charge_;
 
   bool finished_ = false;      // this and what follows: progress lock
   Atomic<bool> proven_{false}; // changed under the progress lock

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "link/connection.h"
+#include "link/bounds.h"
 #include "memory/own_fds.h"
 #include "world/world.h"
 
@@ -11,7 +12,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include <utility>
@@ -19,15 +19,6 @@
 namespace adverb::link {
 
 namespace {
-constexpr size_t queue_max = 1 << 20; // a peer that does not read is not worth more
-constexpr size_t handed_max = 1024;   // descriptors, of a member that does not read
-
-// And no more than a quarter of those that there may be: others need some.
-size_t room_for_handed() {
-  rlimit files{};
-  return getrlimit(RLIMIT_NOFILE, &files) == 0 ? std::min<size_t>(handed_max, files.rlim_cur / 4)
-                                               : handed_max;
-}
 constexpr size_t read_bytes = 3584; // at once: frames of the stack stay below 4 KiB
 // Reads in one turn: more than a Unix socket's buffer holds, so that poll_now() sees all that was
 // sent before. Of a peer's one at a time, as others have their turns, too.
@@ -79,6 +70,7 @@ void Connection::close() {
   on_frame_ = nullptr;
   on_close_ = nullptr;
   standing_ = nullptr;
+  clogs_ = nullptr;
 }
 
 void Connection::when_standing(std::function<void()> tell) {
@@ -115,7 +107,11 @@ void Connection::ready(uint32_t events) {
   const auto keep = shared_from_this();
   if ((events & EPOLLOUT) != 0) {
     flush();
-    if (fd_ >= 0 && !has_more())
+    const bool was_clogged = clogged_;
+    look_if_clogged();
+    if (was_clogged && !clogged_)
+      dispatch();
+    if (fd_ >= 0)
       world_.service.change(fd_, awaited());
     if (has_sent_)
       stands();
@@ -171,20 +167,20 @@ bool Connection::read_some() {
     room_ -= room_ == SIZE_MAX ? 0 : static_cast<size_t>(n);
     // A descriptor belongs to the frame it came with, and nothing is kept that could be handled.
     dispatch();
-    if (fd_ < 0 || rests_ != 0)
+    if (fd_ < 0 || !reads())
       return true;
   }
   return true;
 }
 
 void Connection::poll_now() {
-  if (rests_ == 0)
+  if (reads())
     ready(EPOLLIN);
 }
 
 // Whatever else happens to the socket is said unasked, and read_some() looks at it.
 uint32_t Connection::awaited() const noexcept {
-  return (rests_ == 0 ? EPOLLIN : 0U) | (has_more() ? EPOLLOUT : 0U);
+  return (reads() ? EPOLLIN : 0U) | (has_more() ? EPOLLOUT : 0U);
 }
 
 void Connection::rest(std::chrono::nanoseconds length) {
@@ -207,7 +203,7 @@ void Connection::listen_again() {
 }
 
 void Connection::dispatch() {
-  while (fd_ >= 0 && rests_ == 0) {
+  while (fd_ >= 0 && reads()) {
     wire::Frame frame{};
     const auto result = wire::parse(in_, frame);
     if (result == wire::Parse::partial)
@@ -251,17 +247,26 @@ void Connection::send(std::span<const std::byte> frame) {
     return;
   out_.insert(out_.end(), frame.begin(), frame.end());
   flush();
+  look_if_clogged();
   if (fd_ >= 0 && has_more())
     world_.service.change(fd_, awaited());
+}
+
+void Connection::look_if_clogged() {
+  const bool now = clogs_ && out_.size() > bounds::unread;
+  if (now && !clogged_)
+    clogs_();
+  clogged_ = now;
 }
 
 void Connection::flush() {
   while (!out_.empty()) {
     const ssize_t n = ::send(fd_, out_.data(), out_.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
     if (n <= 0) {
-      if (n < 0 && (passing(errno) || errno == ENOTCONN) && out_.size() <= queue_max)
+      if (n < 0 && (passing(errno) || errno == ENOTCONN) && out_.size() <= bounds::queued)
         return;
-      out_.clear(); // the reading side will see the end
+      out_.clear();
+      shutdown(fd_, SHUT_RDWR); // the reading side will see the end
       return;
     }
     has_sent_ = true;
@@ -273,7 +278,7 @@ void Connection::flush() {
 
 bool Connection::hand(std::vector<std::byte> frame, int fd) {
   assert(world_.service.on_thread());
-  if (fd_ < 0 || handed_.size() >= room_for_handed()) {
+  if (fd_ < 0 || handed_.size() >= bounds::handed()) {
     ::close(fd);
     return false;
   }

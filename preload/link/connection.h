@@ -37,6 +37,9 @@ public:
   // For who gives the descriptor away at the first frame: what is behind so many bytes stays in the
   // socket.
   void read_no_more_than(size_t bytes) { room_ = bytes; }
+  // From a peer that does not take what it is sent nothing more is read until it does; `tell` is
+  // called each time. For the side that answers: two that both did this could wait for each other.
+  void read_no_faster_than_taken(std::function<void()> tell) { clogs_ = std::move(tell); }
   // Reads and handles what is there now.
   void poll_now();
   // Handles and reads nothing more for so long: who asks too much has to wait.
@@ -65,6 +68,8 @@ private:
   void flush();
   bool flush_handed();
   bool has_more() const noexcept { return !out_.empty() || !handed_.empty(); }
+  bool reads() const noexcept { return rests_ == 0 && !clogged_; }
+  void look_if_clogged();
   void listen_again();
   uint32_t awaited() const noexcept;
   void refuse_version(uint16_t theirs);
@@ -86,7 +91,9 @@ private:
   bool has_sent_ = false;
   bool cut_ = false;
   bool malformed_ = false;
-  uint64_t rests_ = 0;     // the timer, while it does
+  uint64_t rests_ = 0;   // the timer, while it does
+  bool clogged_ = false; // its peer has not taken so much that nothing is read from it
+  std::function<void()> clogs_;
   size_t room_ = SIZE_MAX; // that may still be read
   std::function<void()> standing_;
   OnFrame on_frame_;

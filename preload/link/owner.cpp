@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "link/owner.h"
 #include "link/address.h"
+#include "link/bounds.h"
 #include "link/companions.h"
 #include "link/identity.h"
 #include "link/owner_parts.h"
@@ -9,6 +10,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <set>
@@ -32,11 +34,8 @@ constexpr std::chrono::seconds auth_due{2};
 // binds the next.
 constexpr std::chrono::seconds idle_due{5};
 // What is bound over a link whose connection was lost stays so long: its peer comes back sooner
-// (seeker_away.cpp). And of those at most so many.
+// (seeker_away.cpp).
 constexpr std::chrono::seconds away_due{10};
-constexpr size_t away_max = 64;
-constexpr size_t bound_max = 4096;  // queue pairs of one peer process
-constexpr size_t channels_max = 64; // to one; a path and protocol needs one
 
 } // namespace
 
@@ -102,6 +101,8 @@ void Owner::accept(int fd, const wire::Hello& hello) {
     strangers_.push_back(link);
   by_ticket_[link->ticket] = link;
   const std::weak_ptr weak(link);
+  link->connection->read_no_faster_than_taken(
+      [who = link->who] { who->count(Number::bound_answers); });
   link->connection->start(
       [this, weak](const wire::Frame& frame, int&) {
         if (const auto l = weak.lock())
@@ -176,7 +177,7 @@ void Owner::lost(const std::shared_ptr<Link>& link, const char* why) {
     const auto l = weak.lock();
     return !l || !l->away;
   });
-  if (away_.size() > away_max)
+  if (away_.size() > bounds::away)
     end(away_.front().lock(), "too many whose connections were lost");
 }
 
@@ -193,9 +194,9 @@ Answer Owner::resume(const std::shared_ptr<Link>& link, const wire::Id& ticket) 
   link->bound = std::exchange(former->bound, {});
   link->channels = std::exchange(former->channels, {});
   link->opened = link->opened || former->opened;
-  for (auto& [number, opening] : opening_) // whose nonces are still to come
-    if (opening.link.lock() == former)
-      opening.link = link;
+  for (auto& [number, charge] : *companions_)
+    if (charge.link.lock() == former)
+      charge.link = link;
   link->proven = link->proven || former->proven;
   former->away = false;
   end(former, "another connection stands for it");
@@ -289,13 +290,14 @@ bool Owner::is_here(const wire::Bind& bind) const {
 
 void Owner::on_bind(const std::shared_ptr<Link>& link, const wire::Bind& bind, bool probe) {
   const bool known = link->bound.contains(bind.handle);
-  if ((!known && link->bound.size() >= bound_max) || link->waits.size() >= bound_max) {
-    link->who->count(link->waits.size() >= bound_max ? Number::bound_waiting_binds
-                                                     : Number::bound_qps_bound);
+  if ((!known && link->bound.size() >= bounds::qps_of_link) ||
+      link->waits.size() >= bounds::qps_of_link) {
+    link->who->count(link->waits.size() >= bounds::qps_of_link ? Number::bound_waiting_binds
+                                                               : Number::bound_qps_bound);
     if (world_.log.every("bound", 10))
       world_.log.warn("a peer process has {} queue pairs bound here, or waiting for it, and asks "
                       "for more; refused",
-                      bound_max);
+                      bounds::qps_of_link);
     link->connection->send(
         wire::frame(wire::BindAck{bind.handle, 0, static_cast<uint32_t>(Answer::no_resources), 0}));
     return;
@@ -459,23 +461,29 @@ Answer Owner::make_companion(const std::shared_ptr<Link>& link, const wire::Comp
     return Answer::no_such_protocol;
   }
   std::erase_if(link->channels, [](const auto& c) { return c.end->down(); });
-  if (link->channels.size() >= channels_max) {
+  if (link->channels.size() >= bounds::channels_of_link) {
     link->who->count(Number::bound_channels);
     if (world_.log.every("channels", 10))
       world_.log.warn("a peer process has {} channels here and asks for more; refused",
-                      channels_max);
+                      bounds::channels_of_link);
     return Answer::no_resources;
   }
-  const auto create = [&]() -> std::shared_ptr<Companion> {
-    const auto device = devices_.get(qp.device);
-    return device ? create_companion(world_, device, Channel::Role::server, protocol,
-                                     request.credits, packets != nullptr ? &qp : nullptr)
-                  : nullptr;
-  };
+  if (const Answer room = make_room_for_companion(link); room != Answer::ok)
+    return room;
+  const auto device = devices_.get(qp.device);
   std::shared_ptr<Companion> channel;
-  if (request.credits >= 1 && request.message_max > 256 && (channel = create()) == nullptr &&
-      make_room_for_companion())
-    channel = create();
+  errno = 0;
+  if (device && request.credits >= 1 && request.message_max > 256)
+    channel = create_companion(world_, device, Channel::Role::server, protocol, request.credits,
+                               packets != nullptr ? &qp : nullptr);
+  // What others give back comes when their queue pairs are gone, which takes a moment.
+  if (!channel && errno == ENOMEM && packets == nullptr) {
+    look_who_stands();
+    const bool any = std::ranges::any_of(
+        *companions_, [](const auto& entry) { return entry.second.qp == 0 || entry.second.ends; });
+    if (any)
+      return give_companion_up_for(link) ? Answer::not_ready : refuse_companion(link);
+  }
   if (channel) {
     channel->set_party(link->party);
     channel->set_peer(link->who);
@@ -494,7 +502,7 @@ Answer Owner::make_companion(const std::shared_ptr<Link>& link, const wire::Comp
                         packets != nullptr ? std::optional(*packets) : std::nullopt},
                        as_bytes(ack.nonce),
                        [this, weak = std::weak_ptr(channel), nonce = as_bytes(request.nonce),
-                        number = next_opening_](bool ok) {
+                        number = next_companion_](bool ok) {
                          if (const auto c = weak.lock(); c && ok)
                            c->send_proof(nonce);
                          world_.service.run([this, number, ok] { is_open(number, ok); });
@@ -511,7 +519,7 @@ Answer Owner::make_companion(const std::shared_ptr<Link>& link, const wire::Comp
   ack.message_max = static_cast<uint32_t>(channel->message_max());
   ack.protocol_version = protocol->version();
   link->channels.push_back({qp.device, channel, request, ack, qp.ah});
-  await_opening(link, channel);
+  charge(link, channel, needs_no_proof(*link) ? bound->second.handle : 0);
   return Answer::ok;
 }
 

@@ -67,15 +67,23 @@ private:
                               const wire::PacketAddress* packets, wire::CompanionAck& ack);
   void end(const std::shared_ptr<Link>& link, const char* why);
   // owner_bounds.cpp
+  bool needs_no_proof(const Link& link) const;
   bool is_unproven(const Link& link) const;
   std::vector<std::shared_ptr<Link>>
   of_greediest_host(const std::vector<std::shared_ptr<Link>>& all) const;
   bool make_room_for_link();
-  void await_opening(const std::shared_ptr<Link>& link, const std::shared_ptr<Companion>& channel);
-  bool make_room_for_companion();
-  void give_opening_up(uint64_t number);
+  wire::Answer make_room_for_companion(const std::shared_ptr<Link>& link);
+  void charge(const std::shared_ptr<Link>& link, const std::shared_ptr<Companion>& end,
+              uint64_t shown);
+  bool give_companion_up_for(const std::shared_ptr<Link>& link);
+  wire::Answer refuse_companion(const std::shared_ptr<Link>& link);
+  void give_up_unopened(uint64_t number);
+  void close_companion(uint64_t number);
   void is_open(uint64_t number, bool ok);
-  void is_proven(const std::shared_ptr<Link>& link);
+  void is_proven(const std::shared_ptr<Link>& link, const std::shared_ptr<Companion>& end,
+                 uint64_t qp);
+  bool may_stand_for(uint64_t qp) const;
+  void look_who_stands();
   bool make_room_to_wait(const std::shared_ptr<Link>& link);
   // owner_peers.cpp
   void meet(const std::shared_ptr<Link>& link);
@@ -116,13 +124,17 @@ private:
   size_t vouched_max_ = 1024; // before those that have ended are looked for
   std::unordered_map<uint64_t, wire::Share> proven_by_; // queue pairs, by handle; whose identity
   std::deque<std::weak_ptr<Link>> strangers_;           // the oldest first
-  struct Opening {
+  // A companion, until it and what it took of the device are gone.
+  struct Charge {
     std::weak_ptr<Link> link;
     std::weak_ptr<Companion> end;
-    uint64_t timer; // until the nonce comes; 0: it has
+    uint64_t timer;  // until the nonce comes; 0: it has
+    uint64_t qp = 0; // by which its peer has shown itself, a handle; 0: it has not
+    bool ends = false;
   };
-  std::map<uint64_t, Opening> opening_; // companions over which nothing is proven, the oldest first
-  uint64_t next_opening_ = 1;
+  using Charges = std::map<uint64_t, Charge>; // the oldest first
+  const std::shared_ptr<Charges> companions_ = std::make_shared<Charges>();
+  uint64_t next_companion_ = 1;
   size_t proven_max_ = 1024; // before those are forgotten that have gone
 };
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // What an owner keeps for peers of whom it knows nothing is bounded, and who comes next is not
 // refused for it: of hosts, or of links, the one that has most of it loses its oldest. So a flood
-// is its host's own.
+// is its host's own. What counts is what is there: until a companion's queue pair and receives are
+// gone it is one.
+#include "link/bounds.h"
 #include "link/companion.h"
 #include "link/owner.h"
 #include "link/owner_parts.h"
@@ -13,7 +15,6 @@
 #include <deque>
 #include <iterator>
 #include <string>
-#include <sys/resource.h>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -25,29 +26,24 @@ using Number = Peer::Number;
 
 namespace {
 
-constexpr size_t links_max = 4096; // and half as many as the process may have descriptors
 // Who looks for the greediest looks at all: so many of its go at once.
 constexpr size_t at_once = 64;
 // A companion costs the owner a queue pair and receives. Its peer has nothing to pay until its
 // nonce has come, which takes a round trip; afterwards anybody could have made it who can use the
 // device at the address it speaks for, until something is proven over it.
 constexpr std::chrono::seconds opening_due{10};
-constexpr size_t opening_max = 512; // of all peers
-constexpr size_t waiting_max = 65536;
-
-size_t room_for_links() {
-  rlimit files{};
-  if (getrlimit(RLIMIT_NOFILE, &files) != 0)
-    return links_max;
-  return std::min<size_t>(links_max, std::max<rlim_t>(files.rlim_cur / 2, 16));
-}
+constexpr std::chrono::milliseconds rest_first{10};
+constexpr std::chrono::milliseconds rest_most{1000};
 
 } // namespace
 
 // Who knows the key, or is vouched for, has shown enough.
+bool Owner::needs_no_proof(const Link& link) const {
+  return link.vouched || (link.trusted && !world_.policy().link().key.empty());
+}
+
 bool Owner::is_unproven(const Link& link) const {
-  const bool knows_key = link.trusted && !world_.policy().link().key.empty();
-  return !link.vouched && !link.proven && !knows_key;
+  return !needs_no_proof(link) && !link.proven;
 }
 
 // Which of them are of the host that has most; the oldest first.
@@ -67,7 +63,7 @@ Owner::of_greediest_host(const std::vector<std::shared_ptr<Link>>& all) const {
 }
 
 bool Owner::make_room_for_link() {
-  const size_t room = room_for_links();
+  const size_t room = bounds::links();
   if (links_.size() < room)
     return true;
   std::vector<std::shared_ptr<Link>> unproven;
@@ -84,95 +80,165 @@ bool Owner::make_room_for_link() {
   return links_.size() < room;
 }
 
-void Owner::await_opening(const std::shared_ptr<Link>& link,
-                          const std::shared_ptr<Companion>& channel) {
-  const uint64_t number = next_opening_++;
+// Whether one more may be made now; else what its peer is told.
+Answer Owner::make_room_for_companion(const std::shared_ptr<Link>& link) {
+  size_t unproven = 0;
+  size_t end = 0;
+  for (auto& [number, charge] : *companions_) {
+    const auto companion = charge.end.lock();
+    charge.ends |= !companion || companion->down();
+    if (const auto its = charge.link.lock(); its && charge.ends)
+      std::erase_if(its->channels, [&](const auto& c) { return c.end == companion; });
+    if (charge.qp == 0)
+      ++(charge.ends ? end : unproven);
+  }
+  if (end >= bounds::companions_unproven)
+    return Answer::not_ready; // until these are gone
+  if (unproven >= bounds::companions_unproven && !give_companion_up_for(link))
+    return refuse_companion(link);
+  return Answer::ok;
+}
+
+// It comes again, and who comes again and again has to wait ever longer: each costs the same time
+// that all others' requests wait for.
+Answer Owner::refuse_companion(const std::shared_ptr<Link>& link) {
+  link->who->count(Number::bound_companions);
+  link->connection->rest(std::min(rest_first * (1U << std::min(link->refused++, 16U)), rest_most));
+  return Answer::not_ready;
+}
+
+// `shown`: the queue pair of this process by which the peer need not show itself any more; 0: it
+// has to.
+void Owner::charge(const std::shared_ptr<Link>& link, const std::shared_ptr<Companion>& end,
+                   uint64_t shown) {
+  const uint64_t number = next_companion_++;
   const uint64_t timer =
-      world_.service.after(opening_due, [this, number] { give_opening_up(number); });
-  opening_.emplace(number, Opening{link, channel, timer});
-  if (opening_.size() > opening_max)
-    make_room_for_companion();
+      world_.service.after(opening_due, [this, number] { give_up_unopened(number); });
+  companions_->emplace(number,
+                       Charge{link, end, timer, shown != 0 && may_stand_for(shown) ? shown : 0});
+  end->keep(std::shared_ptr<void>(nullptr, [weak = std::weak_ptr(companions_), number](void*) {
+    if (const auto all = weak.lock())
+      all->erase(number);
+  }));
 }
 
-// False: nobody has one that could be given up.
-bool Owner::make_room_for_companion() {
-  std::erase_if(opening_, [&](const auto& entry) {
-    const auto end = entry.second.end.lock();
-    const bool gone = !end || end->down() || entry.second.link.expired();
-    if (gone && entry.second.timer != 0)
-      world_.service.cancel(entry.second.timer);
-    return gone;
-  });
-  std::vector<std::shared_ptr<Link>> all; // one for each companion
-  for (const auto& [number, opening] : opening_)
-    all.push_back(opening.link.lock());
-  const auto most = of_greediest_host(all);
-  size_t left = std::min(at_once, (most.size() + 1) / 2);
-  std::vector<uint64_t> these;
-  for (const auto& [number, opening] : opening_)
-    if (left != 0 && opening.link.lock()->who->address() == most.front()->who->address()) {
-      these.push_back(number);
-      --left;
+bool Owner::may_stand_for(uint64_t qp) const {
+  return static_cast<size_t>(std::ranges::count_if(*companions_, [qp](const auto& entry) {
+           return entry.second.qp == qp;
+         })) < bounds::companions_of_qp;
+}
+
+// Of those by which nobody has shown anything the oldest goes that the link with most has, of the
+// host with most. False: there is none, or who asks is that host, and no poorer than that link.
+bool Owner::give_companion_up_for(const std::shared_ptr<Link>& link) {
+  std::unordered_map<std::string, size_t> of_host;
+  std::unordered_map<Link*, size_t> of_link;
+  for (const auto& [number, charge] : *companions_)
+    if (const auto its = charge.link.lock(); its && charge.qp == 0 && !charge.ends) {
+      ++of_host[its->who->address()];
+      ++of_link[its.get()];
     }
-  for (const uint64_t number : these)
-    give_opening_up(number);
-  return !these.empty();
+  if (of_link.empty())
+    return false;
+  const auto by_count = [](const auto& entry) { return entry.second; };
+  const size_t of_its_host = of_host[link->who->address()];
+  const auto greedy_host = std::ranges::max_element(of_host, {}, by_count);
+  const bool is_modest_host = of_its_host + 1 < greedy_host->second;
+  const std::string host = is_modest_host ? greedy_host->first : link->who->address();
+  std::erase_if(of_link, [&](const auto& e) { return e.first->who->address() != host; });
+  if (of_link.empty())
+    return false;
+  const auto greedy = std::ranges::max_element(of_link, {}, by_count);
+  const size_t its = of_link.contains(link.get()) ? of_link[link.get()] : 0;
+  if (!is_modest_host && its != 0 && its + 1 >= greedy->second)
+    return false;
+  const auto oldest = std::ranges::find_if(*companions_, [&](const auto& entry) {
+    const Charge& charge = entry.second;
+    return charge.qp == 0 && !charge.ends && charge.link.lock().get() == greedy->first;
+  });
+  greedy->first->who->count(Number::bound_companions);
+  close_companion(oldest->first);
+  return true;
 }
 
-void Owner::give_opening_up(uint64_t number) {
-  const auto at = opening_.find(number);
-  if (at == opening_.end())
+// One stands for a queue pair that has gone no longer, but for another of its link if there is one:
+// who makes one queue pair after the other has no more than who has one.
+void Owner::look_who_stands() {
+  for (auto& [number, charge] : *companions_) {
+    const auto link = charge.link.lock();
+    if (charge.qp == 0 || charge.ends || !link)
+      continue;
+    const auto stands = [&](const auto& entry) {
+      const owning::Bound& bound = entry.second;
+      return bound.handle != 0 && (bound.proven || needs_no_proof(*link));
+    };
+    if (std::ranges::any_of(link->bound, [&](const auto& entry) {
+          return entry.second.handle == charge.qp && stands(entry);
+        }))
+      continue;
+    charge.qp = 0;
+    for (const auto& entry : link->bound)
+      if (charge.qp == 0 && stands(entry) && may_stand_for(entry.second.handle))
+        charge.qp = entry.second.handle;
+  }
+}
+
+void Owner::give_up_unopened(uint64_t number) {
+  if (const auto at = companions_->find(number); at != companions_->end()) {
+    at->second.timer = 0;
+    close_companion(number);
+  }
+}
+
+void Owner::close_companion(uint64_t number) {
+  Charge& charge = companions_->at(number);
+  charge.ends = true;
+  if (charge.timer != 0)
+    world_.service.cancel(std::exchange(charge.timer, 0));
+  const auto companion = charge.end.lock();
+  if (!companion)
     return;
-  const Opening late = at->second;
-  opening_.erase(at);
-  if (late.timer != 0)
-    world_.service.cancel(late.timer);
-  const auto channel = late.end.lock();
-  if (!channel)
-    return;
-  channel->close();
-  if (const auto link = late.link.lock()) { // else its receives go when the next is asked for
-    if (opening_.size() >= opening_max)
-      link->who->count(Number::bound_companions);
+  companion->close();
+  if (const auto link = charge.link.lock()) { // else its receives go when the next is asked for
     // Its peer may have been stopped, or this process, so that the nonce waits to be looked at. It
     // is told, and asks for another.
     for (const auto& c : link->channels)
-      if (c.end == channel) {
+      if (c.end == companion) {
         wire::CompanionAck ack{};
         ack.handle = c.asked.handle;
         ack.protocol = c.asked.protocol;
         ack.answer = static_cast<uint32_t>(Answer::not_ready);
         link->connection->send(wire::frame(ack));
       }
-    std::erase_if(link->channels, [&](const auto& c) { return c.end == channel; });
+    std::erase_if(link->channels, [&](const auto& c) { return c.end == companion; });
   }
 }
 
 // Its nonce has come, or never will.
 void Owner::is_open(uint64_t number, bool ok) {
-  const auto at = opening_.find(number);
-  if (at == opening_.end())
+  const auto at = companions_->find(number);
+  if (at == companions_->end())
     return;
-  world_.service.cancel(std::exchange(at->second.timer, 0));
-  const auto link = at->second.link.lock();
-  if (link && ok)
+  if (at->second.timer != 0)
+    world_.service.cancel(std::exchange(at->second.timer, 0));
+  if (const auto link = at->second.link.lock(); link && ok)
     link->opened = true;
-  if (!ok || !link || !is_unproven(*link))
-    opening_.erase(at);
 }
 
-// Something was, over a link: its companions are as good as any.
-void Owner::is_proven(const std::shared_ptr<Link>& link) {
-  if (std::exchange(link->proven, true))
-    return;
-  std::erase_if(opening_, [&](const auto& entry) {
-    return entry.second.timer == 0 && entry.second.link.lock() == link;
-  });
+// A queue pair was, over that companion.
+void Owner::is_proven(const std::shared_ptr<Link>& link, const std::shared_ptr<Companion>& end,
+                      uint64_t qp) {
+  link->proven = true;
+  link->refused = 0;
+  const auto at = std::ranges::find_if(
+      *companions_, [&](const auto& entry) { return entry.second.end.lock() == end; });
+  if (at != companions_->end() && at->second.qp == 0 && may_stand_for(qp))
+    at->second.qp = qp;
 }
 
 // Who has most of what waits has its oldest end, as if they had waited for as long as they may.
 bool Owner::make_room_to_wait(const std::shared_ptr<Link>& link) {
-  if (waiting_.size() < waiting_max)
+  if (waiting_.size() < bounds::waiting)
     return true;
   const auto greedy = *std::ranges::max_element(
       links_, {}, [](const std::shared_ptr<Link>& one) { return one->waits.size(); });

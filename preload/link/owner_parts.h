@@ -74,6 +74,7 @@ struct Link {
   int too_early = 0;        // claims refused since then, as too many had come to nothing
   std::set<uint64_t> waits; // of binds and probes
   std::vector<Channel> channels;
+  unsigned refused = 0; // companions, as it has more of them than others, since it has proven one
 };
 
 } // namespace adverb::link::owning

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // How a peer proves that a queue pair it has bound is its own: by using it (proof.h).
+#include "link/bounds.h"
 #include "link/identity.h"
 #include "link/owner.h"
 #include "link/owner_parts.h"
@@ -26,7 +27,6 @@ constexpr std::chrono::seconds claim_due{30};
 constexpr std::chrono::milliseconds look_again{5};
 constexpr int looks_max = 20;
 constexpr int openings_max = 200; // looks, while the companion it names may be about to open
-constexpr size_t claims_max = 64; // of a peer process
 // Who has so many that come to nothing within a second has to wait for the next one.
 constexpr int failed_max = 8;
 constexpr std::chrono::seconds failed_within{1};
@@ -92,7 +92,7 @@ Answer Owner::make_claim(const std::shared_ptr<Link>& link, const wire::Claim& a
   const bool early = link->failed >= failed_max && left.count() > 0;
   if (early && ++link->too_early >= too_early_max)
     link->connection->rest(left);
-  if (early || link->claims.size() >= claims_max) {
+  if (early || link->claims.size() >= bounds::claims_of_link) {
     link->who->count(Number::bound_slots);
     return Answer::not_there;
   }
@@ -201,7 +201,11 @@ void Owner::on_prove(const std::shared_ptr<Link>& link, const wire::Prove& prove
   } else if (answer == Answer::ok) {
     world_.counters.count(Counter::qps_proven);
     link->bound.at(prove.handle).proven = true;
-    is_proven(link);
+    const auto channel = std::ranges::find_if(link->channels, [&](const auto& c) {
+      return c.asked.qpn == prove.companion_qpn && !c.end->down();
+    });
+    is_proven(link, channel == link->channels.end() ? nullptr : channel->end,
+              link->bound.at(prove.handle).handle);
     note(link);
   }
   ack.answer = static_cast<uint32_t>(answer);

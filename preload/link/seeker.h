@@ -97,6 +97,8 @@ private:
   void give_up(const std::shared_ptr<Link>& link, const char* why);
   // seeker_channel.cpp
   void want_channel(const std::shared_ptr<Link>& link, const std::shared_ptr<Search>& search);
+  void want_channel_later(const std::shared_ptr<Link>& link, const std::shared_ptr<Search>& search,
+                          unsigned tries);
   std::shared_ptr<Companion> make_companion(const Link& link, const Search& search);
   // `packets`: where they reach the owner's end; null: none carry the companion.
   void on_companion_ack(const std::shared_ptr<Link>& link, const wire::CompanionAck& ack,

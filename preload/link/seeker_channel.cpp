@@ -8,7 +8,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -24,6 +26,11 @@ namespace {
 constexpr uint32_t credits_max = UINT16_MAX; // what a frame can say
 constexpr uint32_t message_least = 256;      // as the owner has it
 constexpr size_t met_max = 65536;
+// The first time that an owner has no room it is asked again at once, then after pauses, 14 s in
+// all.
+constexpr unsigned room_tries = 20;
+constexpr std::chrono::milliseconds room_pause_first{2};
+constexpr std::chrono::milliseconds room_pause_most{1000};
 
 bool software_reliability(const policy::Policy& policy, const LocalQp& qp) noexcept {
   in6_addr address{};
@@ -94,7 +101,7 @@ void Seeker::want_channel(const std::shared_ptr<Link>& link,
   }
   if (std::ranges::find(path.waiting, search) == path.waiting.end())
     path.waiting.push_back(search);
-  if (path.channel)
+  if (path.channel || path.again != 0)
     return;
   // Whether the owner takes packets its answer to the hello says. The bind's asks once more.
   if (!link->ready && software_reliability(world_.policy(), search->qp))
@@ -124,6 +131,32 @@ void Seeker::want_channel(const std::shared_ptr<Link>& link,
     link->connection->send(wire::frame(wire::PacketCompanion{request, *address}));
   else
     link->connection->send(wire::frame(request));
+}
+
+// The owner has no room for another channel just now, or had to give this one up.
+void Seeker::want_channel_later(const std::shared_ptr<Link>& link,
+                                const std::shared_ptr<Search>& search, unsigned tries) {
+  const std::string key = seeking::path_key(search->qp, search->protocol->id());
+  Link::Path& path = link->paths[key];
+  path.tries = std::max(path.tries, tries);
+  if (path.channel || path.again != 0 || tries <= 1)
+    return want_channel(link, search);
+  if (tries > room_tries)
+    return finish(search, {Verdict::refused, nullptr, 0,
+                           "the peer has no room for another channel; other peers hold too many"});
+  path.waiting.push_back(search);
+  path.again = world_.service.after(
+      std::min(room_pause_first * (1U << std::min(tries, 16U)), room_pause_most),
+      [this, weak = std::weak_ptr(link), key] {
+        const auto link = weak.lock();
+        const auto at =
+            link ? link->paths.find(key) : std::map<std::string, Link::Path>::iterator{};
+        if (!link || at == link->paths.end())
+          return;
+        at->second.again = 0;
+        for (const auto& s : std::exchange(at->second.waiting, {}))
+          want_channel(link, s);
+      });
 }
 
 void Seeker::on_packet_companion_ack(const std::shared_ptr<Link>& link,
@@ -156,9 +189,12 @@ void Seeker::on_companion_ack(const std::shared_ptr<Link>& link, const wire::Com
     // The queue pair the path was asked for has gone at the peer, or is not there yet and asks once
     // it is; the others ask for themselves.
     const auto waiting = std::move(path.waiting);
+    const unsigned tries = path.tries + 1;
     link->paths.erase(at);
     for (const auto& s : waiting) {
-      if (s->qp.handle != ack.handle || (!gone && s->remote_handle != 0))
+      if (s->qp.handle == ack.handle && !gone && s->remote_handle != 0)
+        want_channel_later(link, s, tries);
+      else if (s->qp.handle != ack.handle)
         want_channel(link, s);
       else if (s->remote_handle != 0)
         finish(s, {Verdict::stock, nullptr, 0, "the peer's queue pair is gone"});

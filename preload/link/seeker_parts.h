@@ -85,7 +85,9 @@ struct Link {
     wire::Companion asked{};
     wire::CompanionAck answered{}; // all 0 until it is
     std::vector<std::shared_ptr<Search>> waiting;
-    LocalQp qp; // whose path it takes
+    LocalQp qp;         // whose path it takes
+    uint64_t again = 0; // timer, while the owner had no room; nothing is asked until then
+    unsigned tries = 0; // that it had none, one after the other
   };
   std::map<std::string, Path> paths;
   std::unique_ptr<Away> away; // while its connection is lost

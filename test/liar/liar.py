@@ -126,13 +126,14 @@ def main():
     try:
         import attacks  # pylint: disable=import-outside-toplevel
         import hosts  # pylint: disable=import-outside-toplevel
+        import neighbours  # pylint: disable=import-outside-toplevel
         import relays  # pylint: disable=import-outside-toplevel
         import thieves  # pylint: disable=import-outside-toplevel
     except ImportError as why:
         print(f"ok - the liar # SKIP {why} (scripts/setup installs what it needs)")
         return
     import victims  # pylint: disable=import-outside-toplevel
-    everything = attacks.ALL | thieves.ALL | relays.ALL
+    everything = attacks.ALL | neighbours.ALL | thieves.ALL | relays.ALL
     if options.key:
         everything |= attacks.WITHOUT_KEY | thieves.WITHOUT_KEY
     if options.gate:

@@ -44,8 +44,9 @@ class Connection:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     @staticmethod
-    def to(port, address="127.0.0.1"):
-        return Connection(socket.create_connection((address, port), timeout=DUE * SLOW))
+    def to(port, address="127.0.0.1", source=None):
+        return Connection(socket.create_connection((address, port), timeout=DUE * SLOW,
+                                                   source_address=source and (source, 0)))
 
     def send(self, data):
         self.socket.sendall(data)
@@ -213,13 +214,13 @@ class Link:
 
     living = []
 
-    def __init__(self, device, port, target, process=None, identity=None, **hello):
+    def __init__(self, device, port, target, process=None, identity=None, source=None, **hello):
         self.living.append(self)
         self.device, self.target, self.queues = device, target, []
         self.process, self.nonce = process or os.urandom(16), os.urandom(16)
         self.identity = identity or p.KeyPair()
         self.binds, self.handles, self.companions, self.pairs, self.slots = {}, {}, {}, {}, {}
-        self.connection = Connection.to(port, device.owner.address)
+        self.connection = Connection.to(port, device.owner.address, source)
         speaks = {"oldest": p.VERSION, "newest": p.VERSION}
         self.connection.send(p.frame("hello", **{"process": self.process, "nonce": self.nonce, "dgid": device.owner.id,
                                                  "dqpn": target, "attempt": 1} | speaks | hello))
@@ -253,6 +254,8 @@ class Link:
                  "protocol": p.TRANSFER, "protocol_version": p.TRANSFER_VERSION, "message_max": MESSAGE,
                  "timeout": 14} | other
         ack = self.ask("companion", "companion_ack", **asked)
+        while ack.handle != handle:  # another of its, which had to go
+            ack = self.connection.expect("companion_ack")
         self.companions[handle] = (queue, asked, ack)
         if ack.answer != p.OK:
             return None

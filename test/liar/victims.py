@@ -203,6 +203,7 @@ class Watch:
     def judge_by_the_clock(self, took):
         """How long the honest initiator waited, what memory is left and how often lines were logged"""
         stage = self.stage
+        print(f"# the honest initiator's median: {took['median']} us, alone {stage.median}", flush=True)
         limit = SLOW * (20 * stage.median + 3000)
         assert took["median"] < limit, f"the honest initiator takes {took['median']} us, alone {stage.median}"
         assert took["worst"] < 3e6 * SLOW, f"the honest initiator waited {took['worst'] / 1e6:.1f} s"

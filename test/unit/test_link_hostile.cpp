@@ -172,6 +172,25 @@ public:
     CHECK_THAT(frame.type == wire::type_of<T>);
     return wire::get<T>(frame);
   }
+  // False: there was no room in the sockets for so long.
+  bool says_within(const std::vector<std::byte>& frame, std::chrono::milliseconds time) const {
+    pollfd ready{fd_, POLLOUT, 0};
+    if (poll(&ready, 1, static_cast<int>(time.count())) != 1)
+      return false;
+    say(frame);
+    return true;
+  }
+  void keep_buffers_small() const {
+    const int bytes = 16384;
+    setsockopt(fd_, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+    setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
+  }
+  // Of the frame that comes next and stays to be heard.
+  wire::Type next_type() const {
+    wire::Header header{};
+    CHECK_THAT(recv(fd_, &header, sizeof header, MSG_WAITALL | MSG_PEEK) == ssize_t{sizeof header});
+    return static_cast<wire::Type>(header.type);
+  }
   void finish() const { shutdown(fd_, SHUT_WR); }
   wire::Id ticket{};
   bool silent() const {
@@ -426,12 +445,79 @@ bool companions_that_nobody_opens_make_room_for_others() {
     const Speaker& stranger = crowd.emplace_back(place);
     stranger.ask_for(1, there);
     CHECK_THAT(stranger.hear<wire::BindAck>().answer == 0);
-    for (int n = 0; n < 64; ++n)
-      CHECK_THAT(stranger.companion(1, 2) == Answer::ok);
+    for (int n = 0; n < 64; ++n) { // or it is told of one before, which had to go
+      const Answer answer = stranger.companion(1, 2);
+      CHECK_THAT(answer == Answer::ok || answer == Answer::not_ready);
+    }
   }
+  const Speaker other(place);
+  other.ask_for(1, there);
+  CHECK_THAT(other.hear<wire::BindAck>().answer == 0);
+  CHECK_THAT(other.companion(1, 2) == Answer::ok);
   // Whose had to go is told, and would ask again.
-  const auto told = crowd.front().hear<wire::CompanionAck>();
-  return told.answer == static_cast<uint32_t>(Answer::not_ready) && told.handle == 1;
+  for (Answer told = Answer::ok; told != Answer::not_ready;) {
+    const auto ack = crowd.front().hear<wire::CompanionAck>();
+    told = static_cast<Answer>(ack.answer);
+    CHECK_THAT(ack.handle == 1);
+  }
+  return true;
+}
+
+// Of those that have shown nothing the one with most gives its oldest up, and has to wait if it
+// asks for more itself.
+bool who_has_fewer_companions_keeps_them() {
+  Place place;
+  Node owner(place.proving(place.port), own);
+  if (!owner.hear('r'))
+    return false;
+  const Speaker honest(place);
+  const Speaker greedy(place);
+  const Speaker third(place);
+  const Speaker newcomer(place);
+  for (const Speaker* speaker : {&honest, &greedy, &third, &newcomer}) {
+    speaker->ask_for(1, there);
+    CHECK_THAT(speaker->hear<wire::BindAck>().answer == 0);
+  }
+  CHECK_THAT(honest.companion(1, 2) == Answer::ok);
+  for (int n = 0; n < 63; ++n)
+    CHECK_THAT(greedy.companion(1, 2) == Answer::ok);
+  for (int n = 0; n < 64; ++n)
+    CHECK_THAT(third.companion(1, 2) == Answer::ok);
+  for (int n = 0; n < 3; ++n) {
+    CHECK_THAT(greedy.companion(1, 2) == Answer::not_ready);
+    CHECK_THAT(greedy.silent()); // nothing of its has gone
+  }
+  CHECK_THAT(newcomer.companion(1, 2) == Answer::ok);
+  CHECK_THAT(third.hear<wire::CompanionAck>().answer == static_cast<uint32_t>(Answer::not_ready));
+  CHECK_THAT(newcomer.companion(1, 2) == Answer::ok);
+  // The honest one has been told nothing.
+  honest.ask_for(2, there);
+  return honest.next_type() == wire::Type::bind_ack;
+}
+
+// What is sent to who takes no answers waits in his own socket.
+bool who_takes_no_answers_is_not_read_from() {
+  Place place;
+  Node owner(place.policy(), own);
+  if (!owner.hear('r'))
+    return false;
+  const Speaker greedy(place);
+  greedy.ask_for(1, there);
+  CHECK_THAT(greedy.hear<wire::BindAck>().answer == 0);
+  // Until the owner has stopped to read and all sockets between are full.
+  greedy.keep_buffers_small();
+  const auto claim = wire::frame(wire::Claim{});
+  uint64_t said = 0;
+  while (said < 200'000 && greedy.says_within(claim, std::chrono::seconds(2)))
+    ++said;
+  CHECK_THAT(said > 100 && said < 200'000);
+  const Speaker other(place);
+  other.ask_for(1, there);
+  CHECK_THAT(other.hear<wire::BindAck>().answer == 0);
+  // Each is answered when it takes them.
+  for (uint64_t n = 0; n < said; ++n)
+    greedy.hear<wire::Slot>();
+  return true;
 }
 
 // And half of the process's descriptors stay its own.
@@ -539,6 +625,8 @@ constexpr Case cases[] = {
     CASE(an_owner_of_another_version_is_refused_by_name),
     CASE(a_process_may_have_so_many_channels_and_others_have_theirs),
     CASE(companions_that_nobody_opens_make_room_for_others),
+    CASE(who_has_fewer_companions_keeps_them),
+    CASE(who_takes_no_answers_is_not_read_from),
     CASE(who_has_shown_nothing_makes_room_for_others),
     CASE(a_channel_is_made_only_for_a_queue_pair_that_is_bound),
     CASE(who_has_not_the_key_is_counted_each_time_and_logged_once),
