@@ -130,12 +130,17 @@ std::variant<Snapshot, SnapshotError> read_snapshot(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0)
     return SnapshotError{fmt::format("cannot open {}: {}", path, std::strerror(errno))};
+  auto read = read_snapshot(fd, path);
+  close(fd);
+  return read;
+}
+
+std::variant<Snapshot, SnapshotError> read_snapshot(int fd, const std::string& path) {
   const auto page = std::make_unique<Page>();
   const ssize_t got = pread(fd, static_cast<void*>(page.get()), sizeof(Page), 0);
   const bool peers = got == static_cast<ssize_t>(sizeof(Page)) && read_peers(fd, page->peers);
   struct stat now{};
   fstat(fd, &now);
-  close(fd);
 
   const PageHeader& header = page->header;
   constexpr ssize_t fixed = offsetof(PageHeader, library);

@@ -40,6 +40,8 @@ struct SnapshotError {
 /// Reads the page at `path`. Never maps it: a file that shrinks meanwhile is an error, not a
 /// signal.
 std::variant<Snapshot, SnapshotError> read_snapshot(const std::string& path);
+/// The same of an open file, which stays open and is named `path` in what is said of it.
+std::variant<Snapshot, SnapshotError> read_snapshot(int fd, const std::string& path);
 
 /// What a page says, also one that is in no file.
 Snapshot snapshot_of(const PageHeader& header, const Tally& tally, const PeerSlots& peers);
