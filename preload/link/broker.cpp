@@ -23,7 +23,7 @@ namespace {
 constexpr std::chrono::seconds start_again_after{10};
 // Two processes that start together meet in the gap between the other's bind and listen; the bound
 // keeps a broken one from holding us.
-constexpr int tries_in_gap = 1000;
+constexpr int tries_in_gap = 20;
 // The pause before each try to join, and to be heard, is twice the one before.
 constexpr std::chrono::milliseconds pause_first{1};
 constexpr std::chrono::milliseconds pause_most{10000};

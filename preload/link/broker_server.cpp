@@ -46,6 +46,16 @@ int process_fd_of(int fd) {
                                                                          : -1;
 }
 
+// Members send none, and the last close of somebody else's may take as long as he likes. Accepted
+// sockets have this from the one that listens. Older kernels do not know it.
+void take_no_descriptors(int fd) {
+#ifndef SO_PASSRIGHTS
+  constexpr int SO_PASSRIGHTS = 83; // Linux 6.16
+#endif
+  const int no = 0;
+  setsockopt(fd, SOL_SOCKET, SO_PASSRIGHTS, &no, sizeof no);
+}
+
 bool has_ended(int process_fd) {
   pollfd process{process_fd, POLLIN, 0};
   return process_fd >= 0 && poll(&process, 1, 0) > 0;
@@ -85,8 +95,9 @@ socklen_t members_address(const std::string& name, sockaddr_un& address) {
 int listen_for_members(const std::string& name) {
   sockaddr_un address;
   const socklen_t bytes = members_address(name, address);
-  return listen_on(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0),
-                   reinterpret_cast<sockaddr*>(&address), bytes, 1024);
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  take_no_descriptors(fd);
+  return listen_on(fd, reinterpret_cast<sockaddr*>(&address), bytes, 1024);
 }
 
 int listen_for_peers(uint16_t port) {
@@ -219,6 +230,8 @@ void BrokerServer::accept_members() {
       close(fd);
       continue;
     }
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bounds::member_socket_bytes,
+               sizeof bounds::member_socket_bytes);
     auto member = Connection::make(world_, fd);
     members_[member] = {who.pid, who.uid, may_own_ ? process_fd_of(fd) : -1, fd};
     ++users_[who.uid].members;
@@ -277,6 +290,8 @@ void BrokerServer::remove_of_member(const std::shared_ptr<Connection>& from, Mem
 void BrokerServer::add_of_member(const std::shared_ptr<Connection>& from, Member& member,
                                  const wire::Registration& what) {
   User& user = users_[member.user];
+  if (what.qpn > bounds::number_most)
+    return refuse_registration(member, "queue pairs, with numbers that there are not,");
   if (member.registered >= bounds::registrations_of_member ||
       (for_all_users_ && !bounds::has_room(user.registered, registered_, bounds::registrations)))
     return refuse_registration(member, "queue pairs");
@@ -492,8 +507,35 @@ void BrokerServer::on_stranger(const std::shared_ptr<Connection>& connection,
     here_(fd, hello);
     return;
   }
-  if (!member->hand(wire::frame(hello, wire::Type::handed), fd))
+  if (!has_room_to_hand(member)) {
     world_.counters.count(Counter::broker_refused);
+    close(fd);
+  } else if (!member->hand(wire::frame(hello, wire::Type::handed), fd)) {
+    world_.counters.count(Counter::broker_refused);
+  }
+}
+
+// A member that takes nothing keeps descriptors of this process.
+bool BrokerServer::has_room_to_hand(const std::shared_ptr<Connection>& member) const {
+  if (member->waiting() == 0)
+    return true;
+  const std::lock_guard hold(lock_);
+  const auto known = members_.find(member);
+  if (known == members_.end())
+    return false;
+  size_t all = 0;
+  size_t its = 0;
+  for (const auto& [other, who] : members_) {
+    all += other->waiting();
+    its += who.user == known->second.user ? other->waiting() : 0;
+  }
+  if (bounds::has_room(for_all_users_ ? its : 0, all, bounds::handed()))
+    return true;
+  if (world_.log.every("broker-handed", 10))
+    world_.log.warn("process {} of user {} takes no connections of its peers, {} of which wait for "
+                    "that user's programs; one is closed",
+                    known->second.process, known->second.user, its);
+  return false;
 }
 
 void BrokerServer::add(const wire::Id& gid, uint32_t qpn) {

@@ -14,9 +14,9 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 
 #include <sys/socket.h>
 #include <sys/types.h>
@@ -70,7 +70,7 @@ private:
     int process_fd; // a pidfd; negative: the kernel has none
     int fd;
     size_t registered = 0;
-    std::unordered_set<uint32_t> numbers = {}; // of these
+    std::set<uint32_t> numbers = {}; // of these
   };
   // Of members alone.
   struct User {
@@ -98,6 +98,7 @@ private:
   bool make_room();
   void let_in();
   bool forget_stranger(const std::shared_ptr<Connection>& stranger); // false: known no more
+  bool has_room_to_hand(const std::shared_ptr<Connection>& member) const;
   bool is_foreign(const Owner& owner, uint32_t qpn);
   void on_stranger(const std::shared_ptr<Connection>& connection, const wire::Hello& hello);
   void forget_member(const std::shared_ptr<Connection>& member);
@@ -111,8 +112,8 @@ private:
   mutable RecursiveMutex lock_; // handlers of members run inside on_stranger() too
   int unix_fd_ = -1;
   int tcp_fd_ = -1;
-  std::chrono::milliseconds tcp_again_;             // until the port is tried again
-  std::unordered_multimap<uint32_t, Owner> owners_; // by queue pair number
+  std::chrono::milliseconds tcp_again_;   // until the port is tried again
+  std::multimap<uint32_t, Owner> owners_; // by queue pair number, which members choose: no hashes
   std::map<std::shared_ptr<Connection>, Member> members_;
   std::unordered_map<uid_t, User> users_;
   size_t registered_ = 0; // of all members

@@ -23,6 +23,16 @@ constexpr size_t read_bytes = 3584; // at once: frames of the stack stay below 4
 // Reads in one turn: more than a Unix socket's buffer holds, so that poll_now() sees all that was
 // sent before. Of a peer's one at a time, as others have their turns, too.
 constexpr int reads_at_once = 64;
+constexpr size_t remote_read_bytes = 512; // some frames
+// One that came along. Its sender may have asked that its end be waited for.
+void close_at_once(int fd) {
+  if (fd < 0)
+    return;
+  const linger none{};
+  setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof none);
+  ::close(fd);
+}
+
 } // namespace
 
 std::shared_ptr<Connection> Connection::make(World& world, int given) {
@@ -33,7 +43,8 @@ std::shared_ptr<Connection> Connection::make(World& world, int given) {
   // option.
   const int on = 1;
   const bool remote = setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) == 0;
-  return std::shared_ptr<Connection>(new Connection(world, fd, remote ? 1 : reads_at_once));
+  return std::shared_ptr<Connection>(new Connection(
+      world, fd, remote ? Turn{1, remote_read_bytes} : Turn{reads_at_once, read_bytes}));
 }
 
 Connection::~Connection() {
@@ -62,8 +73,7 @@ void Connection::close() {
   if (rests_ != 0)
     world_.service.cancel(std::exchange(rests_, 0));
   own_fds::shut(std::exchange(fd_, -1));
-  if (passed_fd_ >= 0)
-    ::close(passed_fd_);
+  close_at_once(passed_fd_);
   passed_fd_ = -1;
   for (const Handed& handed : std::exchange(handed_, {}))
     ::close(handed.fd);
@@ -136,13 +146,13 @@ bool Connection::passing(int error) {
 }
 
 bool Connection::read_some() {
-  for (int round = 0; round < reads_in_a_turn_; ++round) {
+  for (int round = 0; round < turn_.reads; ++round) {
     std::array<std::byte, read_bytes> buffer;
     if (room_ == 0) { // and the frame that was to fit in is not whole
       world_.counters.count(observe::Counter::malformed_messages);
       return false;
     }
-    iovec io{buffer.data(), std::min(buffer.size(), room_)};
+    iovec io{buffer.data(), std::min(turn_.bytes, room_)};
     alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control;
     msghdr message{};
     message.msg_iov = &io;
@@ -156,8 +166,7 @@ bool Connection::read_some() {
       if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
         // There is room for more than the one that is meant.
         for (size_t at = 0; at + sizeof(int) <= c->cmsg_len - CMSG_LEN(0); at += sizeof(int)) {
-          if (passed_fd_ >= 0)
-            ::close(passed_fd_);
+          close_at_once(passed_fd_);
           memcpy(&passed_fd_, CMSG_DATA(c) + at, sizeof passed_fd_);
         }
       }
@@ -225,8 +234,7 @@ void Connection::dispatch() {
     passed_fd_ = -1;
     if (const auto handler = on_frame_)
       handler(own, fd);
-    if (fd >= 0)
-      ::close(fd);
+    close_at_once(fd);
   }
 }
 

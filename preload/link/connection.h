@@ -51,6 +51,7 @@ public:
   bool hand(std::vector<std::byte> frame, int fd);
   // Ends it; nothing is called any more. `flush`: what is still queued goes out first if it can.
   void close();
+  size_t waiting() const noexcept { return handed_.size(); } // descriptors, to go along
   bool is_open() const noexcept { return fd_ >= 0; }
   int fd() const noexcept { return fd_; }
   bool has_sent() const noexcept { return has_sent_; } // a first byte: the connection stood
@@ -61,7 +62,12 @@ public:
   int detach();
 
 private:
-  Connection(World& world, int fd, int reads) : world_(world), reads_in_a_turn_(reads), fd_(fd) {}
+  // What is read at most before others have their turn.
+  struct Turn {
+    int reads;
+    size_t bytes; // by each
+  };
+  Connection(World& world, int fd, Turn turn) : world_(world), turn_(turn), fd_(fd) {}
   void ready(uint32_t events);
   void stands();
   bool read_some();
@@ -78,7 +84,7 @@ private:
   void fail(const char* why);
 
   World& world_;
-  const int reads_in_a_turn_;
+  const Turn turn_;
   int fd_;
   std::vector<std::byte> in_;
   std::vector<std::byte> out_;

@@ -36,6 +36,7 @@ constexpr std::chrono::seconds idle_due{5};
 // What is bound over a link whose connection was lost stays so long: its peer comes back sooner
 // (seeker_away.cpp).
 constexpr std::chrono::seconds away_due{10};
+constexpr size_t binds_looked_at = 256; // after so many they are counted
 
 } // namespace
 
@@ -252,12 +253,17 @@ void Owner::on_frame(const std::shared_ptr<Link>& link, const wire::Frame& frame
     world_.counters.count(Counter::auth_failures);
     link->who->count(Number::auth_failures);
     end(link, "not authenticated");
-  } else if (frame.type == wire::Type::bind || frame.type == wire::Type::probe) {
+    return;
+  }
+  heard(link, 1);
+  if (frame.type == wire::Type::bind || frame.type == wire::Type::probe) {
     on_bind(link, wire::get<wire::Bind>(frame), frame.type == wire::Type::probe);
   } else if (frame.type == wire::Type::unbind) {
     unbind(link, wire::get<wire::Unbind>(frame).handle);
   } else if (frame.type == wire::Type::resume) {
     const auto answer = resume(link, wire::get<wire::Resume>(frame).ticket);
+    if (answer != Answer::ok)
+      heard(link, bounds::frames_for_vain);
     link->connection->send(wire::frame(wire::ResumeAck{static_cast<uint32_t>(answer), 0}));
   } else if (frame.type == wire::Type::claim) {
     on_claim(link, wire::get<wire::Claim>(frame));
@@ -302,12 +308,19 @@ void Owner::on_bind(const std::shared_ptr<Link>& link, const wire::Bind& bind, b
         wire::frame(wire::BindAck{bind.handle, 0, static_cast<uint32_t>(Answer::no_resources), 0}));
     return;
   }
+  if (!known && ++binds_ % binds_looked_at == 0) {
+    look_at_binds();
+    if (!links_.contains(link))
+      return;
+  }
   if (!probe) // or it asks anew, as its channel was lost
     wait_no_more(link->bound[bind.handle].wait);
   LocalQp qp;
   Answer result = directory_.match(bind, qp);
   if (result != Answer::ok && !is_here(bind))
     result = Answer::no_such_qp;
+  if (result == Answer::no_such_qp)
+    heard(link, bounds::frames_for_vain);
   // A target connected to somebody else may be about to be reset and connected anew, as much as one
   // not connected yet: its peer asks because it has been told this number.
   const bool waits = result == Answer::not_ready || result == Answer::mismatch;
@@ -385,7 +398,7 @@ void Owner::answer(const std::shared_ptr<Link>& link, const wire::Bind& bind, bo
 void Owner::unbind(const std::shared_ptr<Link>& link, uint64_t peers) {
   const auto at = link->bound.find(peers);
   if (at == link->bound.end())
-    return;
+    return heard(link, bounds::frames_for_vain);
   wait_no_more(at->second.wait);
   give_up(link, peers);
   part(link, peers);
@@ -468,7 +481,7 @@ Answer Owner::make_companion(const std::shared_ptr<Link>& link, const wire::Comp
                       bounds::channels_of_link);
     return Answer::no_resources;
   }
-  if (const Answer room = make_room_for_companion(link); room != Answer::ok)
+  if (const Answer room = make_room_for_companion(link, bound->second.handle); room != Answer::ok)
     return room;
   const auto device = devices_.get(qp.device);
   std::shared_ptr<Companion> channel;

@@ -72,7 +72,8 @@ private:
   std::vector<std::shared_ptr<Link>>
   of_greediest_host(const std::vector<std::shared_ptr<Link>>& all) const;
   bool make_room_for_link();
-  wire::Answer make_room_for_companion(const std::shared_ptr<Link>& link);
+  // `qp`: of this process, for which it is asked for.
+  wire::Answer make_room_for_companion(const std::shared_ptr<Link>& link, uint64_t qp);
   void charge(const std::shared_ptr<Link>& link, const std::shared_ptr<Companion>& end,
               uint64_t shown);
   bool give_companion_up_for(const std::shared_ptr<Link>& link);
@@ -85,6 +86,8 @@ private:
   bool may_stand_for(uint64_t qp) const;
   void look_who_stands();
   bool make_room_to_wait(const std::shared_ptr<Link>& link);
+  void heard(const std::shared_ptr<Link>& link, uint64_t frames);
+  void look_at_binds();
   // owner_peers.cpp
   void meet(const std::shared_ptr<Link>& link);
   void note(const std::shared_ptr<Link>& link);
@@ -135,6 +138,7 @@ private:
   using Charges = std::map<uint64_t, Charge>; // the oldest first
   const std::shared_ptr<Charges> companions_ = std::make_shared<Charges>();
   uint64_t next_companion_ = 1;
+  size_t binds_ = 0;         // since they were counted
   size_t proven_max_ = 1024; // before those are forgotten that have gone
 };
 

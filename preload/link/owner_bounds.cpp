@@ -81,7 +81,7 @@ bool Owner::make_room_for_link() {
 }
 
 // Whether one more may be made now; else what its peer is told.
-Answer Owner::make_room_for_companion(const std::shared_ptr<Link>& link) {
+Answer Owner::make_room_for_companion(const std::shared_ptr<Link>& link, uint64_t qp) {
   size_t unproven = 0;
   size_t end = 0;
   for (auto& [number, charge] : *companions_) {
@@ -92,11 +92,49 @@ Answer Owner::make_room_for_companion(const std::shared_ptr<Link>& link) {
     if (charge.qp == 0)
       ++(charge.ends ? end : unproven);
   }
+  // By a queue pair that shows its peer there is room beside all that nobody has shown anything by.
+  const bool shown = needs_no_proof(*link) || std::ranges::any_of(link->bound, [qp](const auto& e) {
+                       return e.second.handle == qp && e.second.proven;
+                     });
+  if (shown && may_stand_for(qp))
+    return Answer::ok;
   if (end >= bounds::companions_unproven)
     return Answer::not_ready; // until these are gone
   if (unproven >= bounds::companions_unproven && !give_companion_up_for(link))
     return refuse_companion(link);
   return Answer::ok;
+}
+
+// Of a link that has proven nothing: it waits when it has sent too much. Each answer takes time
+// from all other peers' requests.
+void Owner::heard(const std::shared_ptr<Link>& link, uint64_t frames) {
+  if (!is_unproven(*link))
+    return;
+  const auto now = world_.clock.now();
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now - link->frames_since);
+  link->frames -=
+      std::min(link->frames, static_cast<uint64_t>(seconds.count()) * bounds::frames_a_second);
+  link->frames_since += seconds;
+  link->frames += frames;
+  if (link->frames < bounds::frames_at_once)
+    return;
+  link->who->count(Number::bound_frames);
+  link->connection->rest(std::chrono::seconds(1));
+}
+
+// Some have come: what links that have proven nothing have bound, or wait for, is counted.
+void Owner::look_at_binds() {
+  size_t all = 0;
+  for (const auto& link : links_)
+    all += is_unproven(*link) ? link->bound.size() : 0;
+  while (all > bounds::qps_unproven) {
+    const auto greedy = *std::ranges::max_element(links_, {}, [this](const auto& link) {
+      return is_unproven(*link) ? link->bound.size() : 0;
+    });
+    all -= greedy->bound.size();
+    greedy->who->count(Number::bound_qps_bound);
+    end(greedy, "it has bound more than others and proven nothing");
+  }
 }
 
 // It comes again, and who comes again and again has to wait ever longer: each costs the same time
@@ -143,7 +181,7 @@ bool Owner::give_companion_up_for(const std::shared_ptr<Link>& link) {
   const auto by_count = [](const auto& entry) { return entry.second; };
   const size_t of_its_host = of_host[link->who->address()];
   const auto greedy_host = std::ranges::max_element(of_host, {}, by_count);
-  const bool is_modest_host = of_its_host + 1 < greedy_host->second;
+  const bool is_modest_host = of_its_host == 0 || of_its_host + 1 < greedy_host->second;
   const std::string host = is_modest_host ? greedy_host->first : link->who->address();
   std::erase_if(of_link, [&](const auto& e) { return e.first->who->address() != host; });
   if (of_link.empty())

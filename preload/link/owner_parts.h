@@ -16,7 +16,6 @@
 #include <memory>
 #include <optional>
 #include <set>
-#include <unordered_map>
 #include <vector>
 
 #include <infiniband/verbs.h>
@@ -67,13 +66,17 @@ struct Link {
   bool proven = false;  // a queue pair of its
   bool away = false;    // its connection was lost
   uint64_t timer = 0;   // until trusted; then until it has been idle or away for long, if it is
-  std::unordered_map<uint64_t, Bound> bound; // by the peer's handle
-  std::map<uint64_t, Claim> claims;          // the same
-  int failed = 0;                            // of these, without a proof, within a second from:
+  // By the peer's handle, in order: it chooses its handles, and could have all of them fall
+  // together in a table of hashes.
+  std::map<uint64_t, Bound> bound;
+  std::map<uint64_t, Claim> claims; // the same
+  int failed = 0;                   // of these, without a proof, within a second from:
   std::chrono::nanoseconds failed_since{};
   int too_early = 0;        // claims refused since then, as too many had come to nothing
   std::set<uint64_t> waits; // of binds and probes
   std::vector<Channel> channels;
+  uint64_t frames = 0; // that it has sent beyond what it may a second, since it was new
+  std::chrono::nanoseconds frames_since{};
   unsigned refused = 0; // companions, as it has more of them than others, since it has proven one
 };
 

@@ -63,7 +63,10 @@ void Owner::on_claim(const std::shared_ptr<Link>& link, const wire::Claim& claim
   }
   wire::Slot slot{};
   slot.handle = claim.handle;
-  slot.answer = static_cast<uint32_t>(make_claim(link, claim, slot));
+  const Answer answer = make_claim(link, claim, slot);
+  if (answer == Answer::no_such_qp)
+    heard(link, bounds::frames_for_vain);
+  slot.answer = static_cast<uint32_t>(answer);
   link->connection->send(wire::frame(slot));
 }
 

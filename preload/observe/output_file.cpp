@@ -10,8 +10,14 @@
 namespace adverb::observe {
 namespace {
 
+// The only ones by which a link has to be followed.
 bool is_of_system(std::string_view path) {
-  return path.starts_with("/dev/") ? !path.starts_with("/dev/shm/") : path.starts_with("/proc/");
+  if (path == "/dev/stdout" || path == "/dev/stderr")
+    return true;
+  for (const std::string_view folder : {"/dev/fd/", "/proc/self/fd/"})
+    if (path.starts_with(folder))
+      return path.find_first_not_of("0123456789", folder.size()) == path.npos;
+  return false;
 }
 
 // errno value; 0: it may be written to.
@@ -20,7 +26,9 @@ int distrust(const struct stat& file) {
     return 0;
   if (file.st_uid != geteuid() && file.st_uid != 0)
     return EPERM;
-  return S_ISREG(file.st_mode) && file.st_nlink > 1 ? EMLINK : 0;
+  if (S_ISBLK(file.st_mode))
+    return EPERM;
+  return file.st_nlink > 1 ? EMLINK : 0;
 }
 
 } // namespace

@@ -9,9 +9,9 @@ namespace adverb::observe {
 
 /// To append to; made with mode 0600 if there is none. Neither this nor writes to it wait: they
 /// fail with EAGAIN when a FIFO's reader is slow. Refuses, with -1 and errno: a symbolic link
-/// (ELOOP), unless its folder is /dev or /proc, which only the system fills; a regular file with a
-/// second name (EMLINK), or a file or FIFO that neither this user nor root owns (EPERM); a FIFO
-/// that nobody reads (ENXIO). The caller closes it.
+/// (ELOOP), but for those that name this process's own descriptors; a file or FIFO with a second
+/// name (EMLINK); one that neither this user nor root owns, or a disk (EPERM); a FIFO that nobody
+/// reads (ENXIO). The caller closes it.
 int open_to_append(const std::string& path);
 
 /// An empty file, mode 0644. What had its name is removed, not written to. -1 and errno. The caller

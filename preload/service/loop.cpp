@@ -173,7 +173,8 @@ int Loop::wait(std::span<epoll_event> events, std::optional<nanoseconds> most) {
 }
 
 void Loop::serve_descriptors(std::optional<nanoseconds> most) {
-  std::array<epoll_event, 32> events;
+  // Few: pollers look between two calls, and the kernel has who was not told wait in line.
+  std::array<epoll_event, 4> events;
   const int n = wait(events, most);
   for (int i = 0; i < n; ++i) {
     const epoll_event& event = events[static_cast<size_t>(i)];

@@ -184,7 +184,7 @@ using sim::Wires;
 
 std::shared_ptr<Connection> Connection::make(World& world, int fd) {
   Wires::present().end(fd).world = &world;
-  return std::shared_ptr<Connection>(new Connection(world, fd, 1));
+  return std::shared_ptr<Connection>(new Connection(world, fd, Turn{1, 512}));
 }
 
 Connection::~Connection() {
