@@ -65,6 +65,13 @@ void SenderMessage::make_ready(uint32_t first, uint32_t end) {
   fresh_at = std::min<uint32_t>(fresh_at, first / word_bits);
 }
 
+// Of a word those packets that are data of a block.
+uint64_t SenderMessage::in_block(uint32_t number, uint32_t word) const noexcept {
+  const uint32_t from = std::max(blocks.first_packet(number), word * word_bits);
+  const uint32_t to = std::min(blocks.end_packet(number), (word + 1) * word_bits);
+  return from < to ? bits(from % word_bits, to - from) : 0;
+}
+
 void SenderMessage::again(uint64_t packets, uint32_t word) {
   packets &= ~final_[word] & ~repair[word];
   repair[word] |= packets;
@@ -211,7 +218,17 @@ Run Sender::repair_of(Message& m, uint64_t room, Time now) {
   while (m.repair[m.repair_at] == 0)
     ++m.repair_at;
   const uint32_t word = m.repair_at;
-  const uint64_t packets = lowest(m.repair[word], room);
+  uint64_t packets = m.repair[word];
+  Block* block = nullptr;
+  if (m.scheme.has_parity()) { // a run stays within its block
+    const uint32_t number =
+        m.blocks.block_of(word * word_bits + static_cast<uint32_t>(std::countr_zero(packets)));
+    block = &m.of_block[number];
+    packets &= m.in_block(number, word);
+  }
+  packets = lowest(packets, room);
+  if (block != nullptr && !block->fell_back)
+    block->unjudged += static_cast<uint32_t>(count_of(packets));
   m.repair[word] &= ~packets;
   m.repairs -= count_of(packets);
   stats_.repairs += count_of(packets);
@@ -228,8 +245,7 @@ Run Sender::data_of(Message& m, uint64_t room, Time now) {
   if (m.scheme.has_parity()) { // a run stays within its block
     number = m.blocks.block_of(word * word_bits + static_cast<uint32_t>(std::countr_zero(packets)));
     block = &m.of_block[number];
-    const uint32_t end = m.blocks.end_packet(number) - word * word_bits;
-    packets &= bits(0, std::min(end, word_bits));
+    packets &= m.in_block(number, word);
   }
   packets = lowest(packets, room);
   m.fresh[word] &= ~packets;

@@ -112,6 +112,8 @@ private:
   void settle(Message& m, Note& note, uint64_t packets);
   void lose(Message& m, Note& note);
   void fall_back(Message& m, uint32_t block);
+  void repeat_stalled(Message& m, uint32_t block);
+  void repeat_missing(Message& m, uint32_t block);
   void again(Message& m, uint64_t packets, uint32_t word, Time sent);
   void forget_judged();
   void end(Message& m, End how);

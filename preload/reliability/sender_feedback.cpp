@@ -159,8 +159,11 @@ void Sender::settle(Message& m, Note& note, uint64_t packets) {
   if (block.fell_back)
     return;
   block.unjudged -= count;
-  if (block.unjudged == 0 && block.unsent == 0 &&
-      block.parity_sent == m.blocks.columns_of(number) * m.scheme.m)
+  if (block.unjudged != 0)
+    return;
+  if (block.unsent != 0)
+    repeat_stalled(m, number);
+  else if (block.parity_sent == m.blocks.columns_of(number) * m.scheme.m)
     fall_back(m, number);
 }
 
@@ -179,12 +182,26 @@ void Sender::lose(Message& m, Note& note) {
 // The parity of a block was not enough: what is missing is sent again, as without a code.
 void Sender::fall_back(Message& m, uint32_t number) {
   m.of_block[number].fell_back = true;
-  const uint32_t first = m.blocks.first_packet(number);
+  repeat_missing(m, number);
+}
+
+// Of a streaming send the program has not named the rest of a block yet, and may never do so. Its
+// parity goes when all of it has, so losses do not wait for that.
+void Sender::repeat_stalled(Message& m, uint32_t number) {
   const uint32_t end = m.blocks.end_packet(number);
-  for (uint32_t word = first / word_bits; word * word_bits < end; ++word) {
-    const uint32_t from = std::max(first, word * word_bits) % word_bits;
-    const uint32_t to = std::min(end - word * word_bits, word_bits);
-    again(m, bits(from, to - from) & ~m.final_[word], word, Time::max());
+  for (uint32_t word = m.blocks.first_packet(number) / word_bits; word * word_bits < end; ++word)
+    if (((m.fresh[word] | m.repair[word]) & m.in_block(number, word)) != 0)
+      return; // this comes again when they have gone
+  repeat_missing(m, number);
+}
+
+// What has been sent of a block's data and is not final.
+void Sender::repeat_missing(Message& m, uint32_t number) {
+  const uint32_t end = m.blocks.end_packet(number);
+  for (uint32_t word = m.blocks.first_packet(number) / word_bits; word * word_bits < end; ++word) {
+    const uint64_t sent =
+        m.in_block(number, word) & ~m.fresh[word] & (m.streaming ? m.ready[word] : ~uint64_t{0});
+    again(m, sent & ~m.final_[word], word, Time::max());
   }
 }
 

@@ -15,13 +15,14 @@ namespace adverb::reliability {
 struct SenderBlock {
   uint32_t unsent = 0;      // data packets that were never sent
   uint32_t parity_sent = 0; // parity packets, shard by shard
-  uint32_t unjudged = 0;    // packets under way
+  uint32_t unjudged = 0;    // packets under way, as long as the block has not fallen back
   bool fell_back = false;   // parity was not enough: losses are sent again
 };
 
 struct SenderMessage {
   SenderMessage(uint64_t number, const Layout& layout, const Scheme& scheme, bool ready);
   void make_ready(uint32_t first, uint32_t end);
+  uint64_t in_block(uint32_t number, uint32_t word) const noexcept;
   void again(uint64_t packets, uint32_t word);
   void again_whole(uint32_t packet);
   bool has_work() const noexcept { return repairs != 0 || fresh_left != 0 || !parity_due.empty(); }

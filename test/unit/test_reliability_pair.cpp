@@ -395,6 +395,52 @@ TEST_CASE("bytes of a streaming send go when they are named, in any order") {
   }
 }
 
+// Parity comes when its block is whole, which a stream that has stalled may never be.
+TEST_CASE("all that a streaming send has named comes, whatever is never named") {
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    INFO("seed " << seed);
+    Trial run(seed);
+    Message& m = run.messages_.emplace_back();
+    const Cut cut = run.options_.cut;
+    const auto chunks = static_cast<uint32_t>(2 + run.random_() % 60);
+    const uint64_t bytes = uint64_t{chunks} * cut.chunk_bytes;
+    m.source = std::make_unique<Buffer>(bytes);
+    m.source->fill(seed + 1);
+    m.target = std::make_unique<Buffer>(bytes);
+    m.number = run.pair_->left->send(m.source->data(), bytes, scheme_of(seed), 0, true);
+    run.pair_->right->receive(m.target->data(), bytes);
+    std::vector<bool> is_named(chunks);
+    std::vector<bool> known;
+    const auto comes = [&] {
+      const auto* const bitmap = run.pair_->right->receiver().bitmap(m.number);
+      for (uint32_t c = 0; c < chunks; ++c)
+        if (is_named[c] && (bitmap[c / word_bits].load() >> (c % word_bits) & 1) == 0)
+          return false;
+      return true;
+    };
+    // Some at once, then nothing for long, then more, but never all.
+    const auto never = static_cast<uint32_t>(run.random_() % chunks);
+    for (int part = 0; part < 4; ++part) {
+      for (uint32_t c = 0; c < chunks; ++c)
+        if (c != never && run.random_() % 3 == 0) {
+          is_named[c] = true;
+          run.pair_->left->ready(m.number, uint64_t{c} * cut.chunk_bytes, cut.chunk_bytes);
+        }
+      for (int steps = 0; !comes(); ++steps) {
+        REQUIRE(steps < 200'000);
+        REQUIRE(run.pair_->step());
+        run.take_events();
+      }
+      run.check_chunks(m, known);
+    }
+    CHECK_FALSE(m.sent);
+    is_named.assign(chunks, true);
+    run.pair_->left->ready(m.number, 0, bytes);
+    run.finish();
+    run.check_complete(m);
+  }
+}
+
 TEST_CASE("bytes that are no packet of the pair change nothing") {
   for (uint64_t seed = 1; seed <= 100; ++seed) {
     INFO("seed " << seed);
