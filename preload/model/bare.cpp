@@ -18,12 +18,15 @@ int BareRequests::post_uncancelled(ibv_send_wr* wr, ibv_send_wr** bad) {
 
 // What another is to carry goes by the ring, where the choice is made.
 bool BareRequests::is_by_device(const ibv_send_wr& wr) const noexcept {
-  if (has_wrong_count(wr))
-    return true;
+  return has_wrong_count(wr) || steer_ == nullptr ||
+         steer_->by_device(wr.opcode, wr.wr.rdma.remote_addr, length_of(wr));
+}
+
+uint64_t BareRequests::length_of(const ibv_send_wr& wr) const noexcept {
   uint64_t length = 0;
-  for (int i = 0; i < wr.num_sge; ++i)
+  for (int i = 0; !has_wrong_count(wr) && i < wr.num_sge; ++i)
     length += wr.sg_list[i].length;
-  return steer_ == nullptr || steer_->by_device(wr.opcode, wr.wr.rdma.remote_addr, length);
+  return length;
 }
 
 bool BareRequests::ask(const ibv_send_wr& wr, uint32_t traits) {
@@ -32,17 +35,16 @@ bool BareRequests::ask(const ibv_send_wr& wr, uint32_t traits) {
 }
 
 int BareRequests::not_taken(const ibv_send_wr& wr, int why) noexcept {
-  owed_ = --asked_;
+  reports_.unpost_signaled();
   receives_ -= steering::traits_of(wr.opcode) / steering::trait_receives % 2;
   return why;
 }
 
 void BareRequests::take(const ibv_send_wr& wr, uint32_t traits) noexcept {
-  const uint32_t reports = (wr.send_flags | parts_.flags) / IBV_SEND_SIGNALED % 2;
-  asked_ += reports;
-  owed_ = asked_ + 1 - reports;
-  if (reports == 0 || silent_.open != 0)
-    take_silent(reports != 0);
+  const bool is_signaled = ((wr.send_flags | parts_.flags) & IBV_SEND_SIGNALED) != 0;
+  reports_.post(is_signaled);
+  if (!is_signaled)
+    note_flags();
   traits_ |= traits;
   receives_ += traits / steering::trait_receives % 2;
 }
@@ -64,7 +66,7 @@ int BareRequests::post(ibv_send_wr* list, ibv_send_wr** bad, bool brought_in) {
       return not_bare;
     return brought_in ? post_lent(*list, bad) : int{pages_first};
   }
-  settle();
+  reset_if_drained();
   if (!has_room_for(wanted)) [[unlikely]]
     return not_bare;         // those that fit go direct
   ibv_send_wr* first = list; // should the provider not say
@@ -78,32 +80,6 @@ int BareRequests::post(ibv_send_wr* list, ibv_send_wr** bad, bool brought_in) {
   }
   parts_.world.counters.count(parts_.posted, posted);
   return rc;
-}
-
-void BareRequests::take_silent(bool reports) noexcept {
-  if (!reports) {
-    ++silent_.count;
-    ++silent_.open;
-    note_flags();
-    return;
-  }
-  try {
-    silent_.runs.push() = {asked_, silent_.open};
-    silent_.open = 0;
-  } catch (const std::bad_alloc&) { // a later report frees them
-  }
-}
-
-void BareRequests::free_silent() noexcept {
-  for (; !silent_.runs.empty() && left(silent_.runs.front().report) <= 0; silent_.runs.pop())
-    silent_.count -= silent_.runs.front().count;
-  note_flags();
-}
-
-void BareRequests::forget_silent() noexcept {
-  silent_.count = silent_.open = 0;
-  silent_.runs.clear();
-  note_flags();
 }
 
 // What is brought has to be delivered, and behind a fence the bytes may not be there yet. The
@@ -124,7 +100,7 @@ bool BareRequests::lend(const ibv_send_wr& wr, std::span<ibv_sge> elements, size
       ibv_sge& element = elements[lent] = own;
       Lent& one = lent_.push();
       ++lent;
-      one.report = asked_ + 1;
+      one.report = reports_.next_report();
       const int rc = brings ? parts_.elements.lend_in(element, one.hold)
                             : parts_.elements.lend_out(element, one.hold);
       if (rc == ENOMEM) [[unlikely]]
@@ -139,7 +115,7 @@ bool BareRequests::lend(const ibv_send_wr& wr, std::span<ibv_sge> elements, size
 // `leases`: it goes by one of these.
 int BareRequests::post_lent(ibv_send_wr& wr, ibv_send_wr** bad,
                             const std::shared_ptr<transfer::Leases>* leases) {
-  settle();
+  reset_if_drained();
   if (!has_room_for(1)) [[unlikely]]
     return not_bare;
   std::array<ibv_sge, lent_elements_max> elements; // NOLINT: set one by one
@@ -183,11 +159,11 @@ void BareRequests::learn(const ibv_send_wr& wr, registration::Window* window) no
 // From a window that the queue pair keeps.
 int BareRequests::post_borrowed(ibv_send_wr* wr, ibv_send_wr** bad, uint32_t traits) {
   ibv_sge element; // NOLINT: set by borrow()
-  if (!sources_.borrow(*wr->sg_list, asked_ + 1, element))
+  if (!sources_.borrow(*wr->sg_list, reports_.next_report(), element))
     return not_plain;
   const int rc = post_instead(wr, element, bad, traits);
   if (rc != 0) [[unlikely]]
-    sources_.not_borrowed(asked_);
+    sources_.not_borrowed(reports_.last_report());
   return rc;
 }
 
@@ -203,10 +179,10 @@ void BareRequests::give_back_first() noexcept {
   lent_.pop();
 }
 
-void BareRequests::give_back_heard() noexcept {
-  while (!lent_.empty() && left(lent_.front().report) <= 0)
+void BareRequests::give_back_reported() noexcept {
+  while (!lent_.empty() && reports_.has_come(lent_.front().report))
     give_back_first();
-  while (!leased_.empty() && left(leased_.front().report) <= 0)
+  while (!leased_.empty() && reports_.has_come(leased_.front().report))
     end_first_lease();
   open_.store(is_open_ && none_in_use());
 }

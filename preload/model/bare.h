@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // Requests of which nothing is kept: the program's own list, under its own numbers, goes to the
 // provider as it stands (**bare**), and their completions are the program's as they come. What is
-// with the device is known by counting: who posts counts what was asked to report, who polls what
-// did. One whose bytes go out from an unpinned region goes with elements that stand in for its own,
-// **lent**; what stands in is given back when its report, or one behind it, is heard. One that
-// names bytes this process leases of its peer's memory goes with the lease's real key in the place
-// of the virtual one, and that use of the lease ends the same way.
+// with the device is known by counting (report_counter.h). If a request's bytes go out from an
+// unpinned region, it goes with elements that stand in for its own, **lent**; what stands in is
+// given back when its report, or one behind it, has come. If a request names bytes that this
+// process leases of its peer's memory, it goes with the lease's real key in the place of the
+// virtual one, and that use of the lease ends the same way.
 //
-// While this way is **open** nothing else is under way in the queue and nobody waits, so who polls
-// takes no lock for it. Who is about to do anything else closes it, and then looks at the counts: a
-// report that it does not find in them it is told of, for who polls counts first and only then
-// looks whether the way is open. To who polls it is closed, too, while elements or leases are in
-// use, so that they are given back at once.
+// While this way is **open** nothing else is under way in the queue and nobody waits, so the poller
+// takes no lock for it. To do anything else, a caller closes it and then looks at the counts. A
+// report that it does not find in them it is told of: the poller counts first, and only then looks
+// whether the way is open. For the poller it is closed, too, while elements or leases are in use,
+// so that they are given back at once.
 //
-// heard() is for who holds the poll_lock_ of the send CQ, all else for who holds the queue pair's
-// lock. Every post and poll goes through here: what is inline is so for that.
+// on_completion_polled() is for the holder of the poll lock of the send CQ, all else for the holder
+// of the queue pair's lock. Every post and poll goes through here: what is inline is so for that.
 #pragma once
 
 #include "model/fifo.h"
+#include "model/report_counter.h"
 #include "registration/regions.h"
 #include "registration/send_sources.h"
 #include "registration/standing_window.h"
@@ -82,9 +83,9 @@ public:
     bool by_system_call = false; // the provider's post, where a thread may be cancelled
   };
   explicit BareRequests(const Parts& parts) noexcept
-      : parts_(parts),
-        sources_(parts.world, parts.regions, parts.staging, parts.pd, parts.copy_below, heard_),
-        destination_(parts.world, parts.regions, parts.pd, heard_, true) {}
+      : parts_(parts), sources_(parts.world, parts.regions, parts.staging, parts.pd,
+                                parts.copy_below, reports_.polled()),
+        destination_(parts.world, parts.regions, parts.pd, reports_.polled(), true) {}
 
   // Whether the device may have it as it stands. What this does not know to be so takes the long
   // way.
@@ -155,7 +156,7 @@ public:
       ibv_sge element = sources_.element(copy);
       rc = post_instead(wr, element, bad, traits);
     }
-    sources_.end(copy, asked_);
+    sources_.end(copy, reports_.last_report());
     return rc;
   }
   // The same of one whose remote key is not known to be real, if what it names is leased. And the
@@ -173,13 +174,13 @@ public:
   int post(ibv_send_wr* list, ibv_send_wr** bad, bool brought_in);
 
   // One has succeeded. False: the queue is to be told, by landed().
-  bool heard() noexcept {
-    heard_.fetch_add(1);
+  bool on_completion_polled() noexcept {
+    reports_.on_completion_polled();
     return open_.load();
   }
   void landed() noexcept {
-    if (!none_in_use() && !uncounted_)
-      give_back_heard();
+    if (!none_in_use() && !reports_.is_uncounted())
+      give_back_reported();
   }
   // The link is lost, and what was leased over it.
   void end_leases() noexcept {
@@ -189,26 +190,22 @@ public:
   // Whether leases are in use; then the number of the report after which none of these is, and
   // whether one still is of those up to that report.
   bool uses_leases() const noexcept { return !leased_.empty(); }
-  bool uncounted() const noexcept { return uncounted_; }
+  bool is_uncounted() const noexcept { return reports_.is_uncounted(); }
   uint32_t last_use() noexcept { return leased_.back().report; }
   bool used_until(uint32_t report) noexcept {
     return uses_leases() && static_cast<int32_t>(report - leased_.front().report) >= 0;
   }
-  // One has failed. Those behind it are flushed, and tell so each: where some were not asked to
-  // report, counting says nothing from here on.
-  void failed() noexcept {
-    free_silent();
-    uncounted_ = uncounted_ || silent_.count != 0;
-    if (!uncounted_)
-      heard_.fetch_add(1);
+  void on_failed() noexcept {
+    reports_.on_failed();
+    note_flags();
   }
   // None is with the device.
   void forget() noexcept {
-    settled(heard_.load(std::memory_order_relaxed));
-    uncounted_ = false;
+    reports_.reset();
+    note_drained();
     give_back_all();
-    sources_.free_all(asked_);
-    destination_.free_all(asked_);
+    sources_.free_all(reports_.last_report());
+    destination_.free_all(reports_.last_report());
   }
   // RESET or destroy.
   void reset() noexcept {
@@ -219,18 +216,12 @@ public:
     receives_ = 0;
   }
 
-  // Whether one may be with the device: until as many have reported as were asked to and the last
-  // one was, or something behind them has.
-  bool pending() const noexcept { return uncounted_ || left(owed_) > 0; }
-  // Whether one of them is yet to report.
-  bool reports() const noexcept { return left(asked_) > 0; }
-  bool last_reports() const noexcept { return owed_ == asked_; }
-  // As many of the queue pair's slots are theirs, as far as the program has been told. Of those
-  // behind one that has failed it is not known.
+  const ReportCounter& reports() const noexcept { return reports_; }
+  // Of the queue pair's slots these are theirs (ReportCounter::outstanding()).
   uint64_t outstanding() noexcept {
-    free_silent();
-    const int32_t reports = left(asked_);
-    return uncounted_ ? 0 : static_cast<uint64_t>(reports > 0 ? reports : 0) + silent_.count;
+    const uint64_t slots = reports_.outstanding();
+    note_flags();
+    return slots;
   }
   // steering::Trait, of those; 0: none was posted since forget().
   uint32_t traits() const noexcept { return traits_; }
@@ -245,14 +236,14 @@ private:
   // The rest of post_plain().
   [[gnu::always_inline]] int post_reporting(ibv_send_wr* wr, ibv_send_wr** bad, uint32_t traits,
                                             observe::Counter posted) {
-    const uint32_t heard = heard_.load(std::memory_order_acquire);
-    if (owed_ == heard)
+    const uint32_t polled = reports_.polled().load(std::memory_order_acquire);
+    if (reports_.is_drained(polled))
       traits_ = traits;
-    else if (asked_ - heard < parts_.most)
+    else if (reports_.unreported(polled) < parts_.most)
       traits_ |= traits;
     else
       return not_plain;
-    owed_ = ++asked_; // before it can report
+    reports_.post_signaled(); // before it can report
     receives_ += traits / steering::trait_receives % 2;
     if (const int rc = post_to_device(wr, bad); rc != 0) [[unlikely]]
       return not_taken(*wr, rc);
@@ -325,17 +316,16 @@ private:
   bool is_by_device(const ibv_send_wr& wr) const noexcept;
   // Asks the peer about its remote key, if it has one.
   bool ask(const ibv_send_wr& wr, uint32_t traits);
+  uint64_t length_of(const ibv_send_wr& wr) const noexcept; // 0 where the count is wrong
 
   // Before more are posted: of what has succeeded nothing is kept.
-  void settle() noexcept {
-    const uint32_t heard = heard_.load();
-    if (owed_ == heard)
-      settled(heard);
+  void reset_if_drained() noexcept {
+    if (reports_.reset_if_drained())
+      note_drained();
   }
-  void settled(uint32_t heard) noexcept {
-    asked_ = owed_ = heard;
+  void note_drained() noexcept {
     traits_ = 0;
-    forget_silent();
+    note_flags();
   }
   // It is with the device.
   void take(const ibv_send_wr& wr, uint32_t traits) noexcept;
@@ -344,23 +334,10 @@ private:
     return wanted <= parts_.most && outstanding() <= parts_.most - wanted;
   }
 
-  // Those that do not report leave with the next one that does.
-  struct Run {
-    uint32_t report = 0; // its number
-    uint64_t count = 0;  // of silent ones before it, from the report before on
-  };
-  struct Silent {
-    uint64_t count = 0; // all that may be with the device
-    uint64_t open = 0;  // behind the last that reports
-    Fifo<Run> runs;
-  };
-  void take_silent(bool reports) noexcept; // one more, or the report behind some
-  void free_silent() noexcept;             // those whose reports have come
-  void forget_silent() noexcept;
-  // None may be plain: with silent ones about, or not open.
+  // None may be plain: with unsignaled ones about, or not open.
   static constexpr unsigned not_now = 1U << 31; // IBV_SEND_* has no such
   void note_flags() noexcept {
-    flags_ = parts_.flags | (is_open_ && silent_.count == 0 ? 0 : not_now);
+    flags_ = parts_.flags | (is_open_ && !reports_.has_unsignaled() ? 0 : not_now);
   }
 
   // What stands in for an element until the report of that number has come.
@@ -379,29 +356,22 @@ private:
   bool lend(const ibv_send_wr& wr, std::span<ibv_sge> elements, size_t& lent) noexcept;
   void give_back_last(size_t lent) noexcept;
   void give_back_first() noexcept;
-  void give_back_heard() noexcept;
+  void give_back_reported() noexcept;
   void give_back_all() noexcept;
-
-  // Reports until the `n`th, the wrap of the counts included.
-  int32_t left(uint32_t n) const noexcept { return static_cast<int32_t>(n - heard_.load()); }
 
   const Parts parts_;
   unsigned flags_ = parts_.flags | not_now; // beside those that a request says
-  uint32_t asked_ = 0;                      // how many to report, so far
+  ReportCounter reports_;
   uint32_t traits_ = 0;
-  uint32_t owed_ = 0; // reports after which none is with the device; one too many if unsignaled
   bool is_open_ = false;
-  bool uncounted_ = false; // reports do not say how many are done
   uint64_t receives_ = 0;
-  Silent silent_;
   Fifo<Lent> lent_;
   Fifo<Leased> leased_;
   std::shared_ptr<transfer::Leases> leases_; // of which those are
   uint32_t staged_ = 0; // READs and atomics in leases that what they brought was to be copied for
   steering::RealKey real_; // the last that was asked for
   steering::Steer* steer_ = nullptr;
-  Atomic<uint32_t> heard_{0};
-  Atomic<bool> open_{false}; // and nothing is lent: for heard()
+  Atomic<bool> open_{false}; // and nothing is lent: for on_completion_polled()
   registration::SendSources sources_;
   registration::StandingWindow destination_; // of what READs and atomics bring
 };

@@ -55,7 +55,7 @@ bool BareRequests::use_lease(const std::shared_ptr<Leases>& leases, ibv_send_wr&
       leased_.unpush();
       return false;
     }
-    use.report = asked_ + 1;
+    use.report = reports_.next_report();
     if (steering::reads_remote(mine.opcode)) // the flag says nothing, and not all providers know
       mine.send_flags &= ~static_cast<unsigned>(IBV_SEND_INLINE);
     (steering::is_atomic(mine.opcode) ? mine.wr.atomic.rkey : mine.wr.rdma.rkey) = use.lease->rkey;
@@ -92,13 +92,14 @@ int BareRequests::post_leased(ibv_send_wr* wr, ibv_send_wr** bad,
     return is_covered(**leases, *wr) && sources_.begin(own, copy) ? int{copied_first}
                                                                   : int{not_plain};
   ibv_sge element; // NOLINT: set by borrow()
-  const bool borrowed = brings ? destination_.borrow(own, asked_ + 1, element)
-                               : sources_.borrow(own, asked_ + 1, element);
+  const bool borrowed = brings ? destination_.borrow(own, reports_.next_report(), element)
+                               : sources_.borrow(own, reports_.next_report(), element);
   if (!borrowed)
     return not_plain;
   const int rc = post_by_lease(wr, element, bad, traits, *leases);
   if (rc != 0)
-    brings ? destination_.not_borrowed(asked_) : sources_.not_borrowed(asked_);
+    brings ? destination_.not_borrowed(reports_.last_report())
+           : sources_.not_borrowed(reports_.last_report());
   return rc;
 }
 
@@ -109,7 +110,7 @@ int BareRequests::post_leased_copied(ibv_send_wr* wr, ibv_send_wr** bad,
   if (copied && (flags_ & not_now) == 0)
     if (const auto* const leases = leases_for(*wr, traits))
       rc = post_by_lease(wr, sources_.element(copy), bad, traits, *leases);
-  sources_.end(copy, asked_);
+  sources_.end(copy, reports_.last_report());
   return rc;
 }
 
@@ -144,7 +145,7 @@ int BareRequests::post_leased_lent(ibv_send_wr* wr, ibv_send_wr** bad, uint32_t 
   if (!is_covered(**leases, *wr))
     return not_bare;
   if (steering::is_inline(*wr)) { // its element's key means nothing
-    settle();
+    reset_if_drained();
     const int rc =
         (flags_ & not_now) == 0 ? post_by_lease(wr, own, bad, traits, *leases) : int{not_plain};
     return rc == not_plain ? int{not_bare} : rc;

@@ -284,7 +284,7 @@ int Cq::poll(int entries, ibv_wc* wc) {
     if (user.qpn != wc[n].qp_num) [[unlikely]]
       return poll_other(entries, wc, n, false, got);
     ++n;
-    if (!user.bare->heard()) [[unlikely]]
+    if (!user.bare->on_completion_polled()) [[unlikely]]
       return poll_other(entries, wc, n, true, got);
   } while (n != got);
   if (got != entries && !none_ready()) [[unlikely]]

@@ -36,7 +36,7 @@ class Cq;
 class CqUser {
 public:
   CqUser(BareRequests& bare, bool other_number) noexcept : bare(bare), other_number(other_number) {}
-  BareRequests& bare;      // of these only failures are told, and what heard() says
+  BareRequests& bare;      // of these only failures are told, and what on_completion_polled() says
   const bool other_number; // its completions may name another queue pair's
   // One of those has succeeded, and is the program's; what is pushed now comes behind it.
   virtual void bare_landed() = 0;

@@ -18,7 +18,7 @@ bool Qp::take(ibv_wc& wc, Cq& cq) {
     // What this queue pair has pushed before is first.
     if (cq.none_ready()) [[likely]] {
       if (is_bare(wc.wr_id)) {
-        if (!bare_.heard())
+        if (!bare_.on_completion_polled())
           send_.bare_landed();
         return true;
       }
@@ -47,7 +47,7 @@ void Qp::on_bare_completion(const Completion& completion, Cq& cq) {
   cq.push(c);
   if (c.wc.status != IBV_WC_SUCCESS)
     send_.bare_failed();
-  else if (!bare_.heard())
+  else if (!bare_.on_completion_polled())
     send_.bare_landed();
 }
 

@@ -195,7 +195,7 @@ QpLane::InFlight QpLane::in_flight() {
   InFlight is;
   is.reads = (bare_.traits() & steering::trait_read) != 0;
   is.writes = (bare_.traits() & steering::trait_write) != 0;
-  is.heard = bare_.reports(); // each is followed by another look
+  is.heard = bare_.reports().awaits_report(); // each is followed by another look
   for (uint64_t s = ring_.head(); s < ring_.tail(); ++s) {
     const Request& r = ring_.at(s);
     if (r.stage != Stage::posted)

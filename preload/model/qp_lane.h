@@ -116,16 +116,16 @@ public:
   void close_bare() noexcept {
     bare_.set_open(false);
     if (bare_.traits() != 0)
-      last_.signaled = bare_.last_reports();
-    if (bare_.pending())
+      last_.signaled = bare_.reports().is_last_signaled();
+    if (bare_.reports().is_pending())
       took(*(bare_unit_ = bare_unit()));
     else
       bare_.forget();
   }
-  // One has succeeded that BareRequests::heard() wanted told.
+  // One has succeeded that BareRequests::on_completion_polled() wanted told.
   void bare_landed() noexcept {
     bare_.landed();
-    if (!bare_.open() && !bare_.pending())
+    if (!bare_.open() && !bare_.reports().is_pending())
       no_bare_left();
   }
   // None is with the device any more.

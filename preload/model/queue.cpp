@@ -210,7 +210,7 @@ Queue::Refused Queue::turn(uint64_t sync, bool whole) {
     device_.want_reported();
   if (bare_wished_ && gate_ != Gate::stopped) [[unlikely]] {
     bare_wished_ = bare_.used_until(bare_report_);
-    if (bare_wished_ && mode_ == Mode::failed && bare_.uncounted())
+    if (bare_wished_ && mode_ == Mode::failed && bare_.is_uncounted())
       device_.want_flushed_uncounted();
     else if (bare_wished_)
       device_.wish(); // each of them reports

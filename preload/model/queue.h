@@ -84,7 +84,8 @@ public:
   // Whether lists may go bare (BareRequests::post()) again, from here on. All else here closes that
   // way.
   bool open_bare() noexcept;
-  // One that went so has succeeded, and BareRequests::heard() wanted it told; or it has failed.
+  // One that went so has succeeded, and BareRequests::on_completion_polled() wanted it told; or it
+  // has failed.
   void bare_landed() {
     device_.bare_landed();
     if (!all_issued() || (bare_wished_ && !bare_.used_until(bare_report_))) [[unlikely]]

@@ -28,7 +28,7 @@ bool Queue::open_bare() noexcept {
 // What is behind it in the ring, and not with the device yet, is flushed.
 void Queue::bare_failed() {
   close_bare();
-  bare_.failed();
+  bare_.on_failed();
   device_.bare_landed();
   fail();
 }
