@@ -86,7 +86,8 @@ Qp::Qp(Parts parts, ibv_qp* qp, ibv_qp_type type, const ibv_qp_cap& cap, bool al
              {&messages_},
              messages_,
              ways(),
-             order(world(), context_->device(), type)}) {
+             order(world(), context_->device(), type)}),
+      prover_(world(), *this, device_, *pd_->slots, type != IBV_QPT_UC) {
   if (!srq_)
     receive_ = std::make_unique<ReceiveQueue>(*context_, pd_->verbs, pd_->staging, cap.max_recv_wr,
                                               cap.max_recv_sge);
@@ -121,7 +122,7 @@ void Qp::part_from_peer() {
     const std::lock_guard hold(lock_);
     initiator = messages_.leave();
     peer_ = Peer::unknown;
-    forget_proof(false);
+    prover_.reset(false);
     send_.stop();
   }
   if (may_link_)
@@ -331,7 +332,7 @@ void Qp::on_down() {
     return;
   messages_.leave();
   peer_ = Peer::lost;
-  forget_proof(false);
+  prover_.reset(false);
   send_.on_gone();
   send_.turn();
   unloaded_.notify_all();
@@ -353,7 +354,7 @@ void Qp::ask_peer() {
     return;
   }
   peer_ = Peer::asking;
-  forget_proof(false);
+  prover_.reset(false);
   try {
     world().links().bind(local(), transfer::protocol_id,
                          [weak = weak_from_this(), handle = handle_](const link::Bound& bound) {
@@ -387,17 +388,17 @@ void Qp::on_bound(uint64_t handle, const link::Bound& bound) {
     if (handle == handle_ && peer_ == Peer::asking) {
       if (bound.channel && (!initiator || initiator->lost())) {
         peer_ = Peer::unknown; // its on_down() may have come too early for us: ask again
-        forget_proof(false);
+        prover_.reset(false);
       } else if (initiator) {
         messages_.join(initiator, handle_, bound.remote_handle);
         peer_ = Peer::linked;
         begin_steering();
-        learn_answer();
+        prover_.learn_answer();
         if (bound.proven)
-          forget_proof(true);
+          prover_.reset(true);
       } else {
         peer_ = Peer::stock;
-        forget_proof(false);
+        prover_.reset(false);
         if (context_->regions().any_remote())
           warn_of_stock_peer(world(), qpn_, bound.reason);
       }
@@ -426,7 +427,7 @@ steering::Facts Qp::facts(const steering::Request& r) {
     } else {
       facts.key = messages_.verdict(steering::remote_key(r.wr));
       // Nothing is served that is not proven; who asks of the key has that done.
-      if (!proven_ && facts.key.kind == steering::KeyVerdict::Kind::virtual_key)
+      if (!prover_.is_proven() && facts.key.kind == steering::KeyVerdict::Kind::virtual_key)
         facts.key = {};
       facts.steered_away = steers_away(r, facts.key);
       if (waits_to_be_steered(r, facts))
@@ -442,8 +443,8 @@ steering::Facts Qp::facts(const steering::Request& r) {
           (facts.leased || facts.viewed) && messages_.busy() && r.seq - last_unleased_ <= along_run;
       // What has to wait for the device's lane is asked meanwhile.
       // And one that is sent in vain would be passed by what it must not be: order "relaxed".
-      facts.key_likely_virtual = proven_ && messages_.key_likely_virtual() && !device_.busy() &&
-                                 send_.order() == steering::Order::strict;
+      facts.key_likely_virtual = prover_.is_proven() && messages_.key_likely_virtual() &&
+                                 !device_.busy() && send_.order() == steering::Order::strict;
     }
   }
   return facts;
@@ -466,7 +467,7 @@ bool Qp::is_real(uint32_t remote_key, steering::RealKey& real) {
 
 // By the same rules as facts().
 const std::shared_ptr<transfer::Leases>* Qp::leases(uint64_t& longest) {
-  if (peer_ != Peer::linked || !proven_ || messages_.lossy() || messages_.down())
+  if (peer_ != Peer::linked || !prover_.is_proven() || messages_.lossy() || messages_.down())
     return nullptr;
   longest = length_max_;
   return &messages_.leases();
@@ -479,11 +480,56 @@ uint32_t Qp::epoch(const steering::Request& r) const noexcept {
 }
 
 void Qp::ask_key(const steering::Request& r) {
-  if (proven_ && peer_ == Peer::linked)
+  if (prover_.is_proven() && peer_ == Peer::linked)
     messages_.ask_key(steering::remote_key(r.wr));
-  else if (!proven_)
-    prove(r, by_packets_ && steer_ != nullptr && !serves_none_ ? link::any_key
-                                                               : steering::remote_key(r.wr));
+  else if (!prover_.is_proven())
+    prover_.prove(r, by_packets_ && steer_ != nullptr && !serves_none_
+                         ? link::any_key
+                         : steering::remote_key(r.wr));
+}
+
+// The caller detaches from what is returned.
+std::shared_ptr<transfer::Initiator> Qp::leave_unproven() {
+  if (world().log.every("unproven", 5))
+    world().log.warn("queue pair {} and its peer could not prove themselves to each other; the "
+                     "peer's unpinned regions cannot be reached; the peer's log may say why",
+                     qpn_);
+  peer_ = Peer::stock;
+  world().links().unbind(handle_);
+  return messages_.leave();
+}
+
+void Qp::tell_prover(uint64_t handle, const std::function<Prover::Outcome(Prover&)>& tell) {
+  std::shared_ptr<transfer::Initiator> left;
+  {
+    const std::lock_guard hold(lock_);
+    if (handle != handle_)
+      return;
+    const Prover::Outcome outcome = tell(prover_);
+    if (outcome == Prover::Outcome::none)
+      return;
+    if (outcome == Prover::Outcome::given_up)
+      left = leave_unproven();
+    send_.turn();
+  }
+  if (left)
+    left->detach(handle);
+}
+
+bool Qp::learn_key(uint32_t key, steering::KeyVerdict::Kind kind) {
+  if (peer_ != Peer::linked)
+    return false;
+  if (key != link::any_key)
+    messages_.learn(key, kind);
+  return true;
+}
+
+void Qp::aside_landed(bool ok) {
+  prover_.on_landed(ok);
+}
+
+void Qp::executed_again() {
+  world().counters.count(observe::Counter::reads_again);
 }
 
 void Qp::later(std::chrono::nanoseconds delay, steering::Way& way) {

@@ -24,6 +24,7 @@
 #include "link/links.h"
 #include "model/context.h"
 #include "model/cq.h"
+#include "model/prover.h"
 #include "model/queue.h"
 #include "model/receive_queue.h"
 #include "policy/policy.h"
@@ -42,6 +43,7 @@ class Qp final : public transfer::Source,
                  public transfer::Target,
                  public QueueHost,
                  public QpLane::Device,
+                 public Prover::Host,
                  public CqUser,
                  public std::enable_shared_from_this<Qp> {
 public:
@@ -135,6 +137,14 @@ public:
   void executed_again() override;
   void request_drain() override;
 
+  // Prover::Host
+  uint64_t handle() const noexcept override { return handle_; }
+  std::weak_ptr<Prover::Host> weak() noexcept override { return weak_from_this(); }
+  void tell_prover(uint64_t handle, const std::function<Prover::Outcome(Prover&)>& tell) override;
+  bool may_read() const noexcept override { return attr_.max_rd_atomic != 0; }
+  bool learn_key(uint32_t key, steering::KeyVerdict::Kind kind) override;
+  void on_serves_none() noexcept override { serves_none_ = true; }
+
   World& world() const noexcept;
 
   // The reported capabilities are the program's, not what adverb asked for in its place.
@@ -176,19 +186,7 @@ private:
   void wait_until_unloaded();
   void stop_and_await_answers();
   void on_bound(uint64_t handle, const link::Bound& bound);
-  // qp_proof.cpp, all under lock_ but what is told from elsewhere
-  void prove(const steering::Request& r, uint32_t key);
-  void carry_proof(const steering::Request& r);
-  void tell_proof(const link::wire::Share& read);
-  void learn_answer();
-  void forget_proof(bool proven);
-  void on_offer(uint64_t handle, uint64_t round, const link::Offer& offer);
-  void on_proof(uint64_t handle, uint64_t round, link::wire::Answer answer);
-  void try_proof_later(std::chrono::milliseconds delay);
-  bool waits_for_proof() const noexcept;
-  void limit_wait();
-  void look_at_wait(uint64_t handle, uint64_t round);
-  std::shared_ptr<transfer::Initiator> give_proof_up();
+  std::shared_ptr<transfer::Initiator> leave_unproven();
   static void warn_of_stock_peer(World& world, uint32_t qpn, const std::string& reason);
   link::LocalQp local() const;
 
@@ -240,23 +238,7 @@ private:
   uint64_t handle_ = 0;
   Atomic<steering::Peer> peer_{steering::Peer::unknown};
   bool may_link_ = false; // by policy and type
-  // Whether the peer knows that this queue pair is ours, and we that the other end is the peer's;
-  // and how far that is (qp_proof.cpp).
-  bool proven_ = false;
-  // `answered`: that the key needs none, to be kept when there is a link.
-  enum class ProofStage : uint8_t { none, asked, answered, offered, carried, told, waits };
-  struct Proving {
-    ProofStage stage = ProofStage::none;
-    uint64_t round = 0;               // what is told of another one comes late
-    uint64_t limit = 0;               // timer that looks how long requests have been waiting
-    std::chrono::nanoseconds since{}; // when they began to
-    unsigned tries = 0;
-    unsigned lost = 0; // were carried, and have not come
-    link::Offer offer;
-    uint32_t key = 0;                       // that the peer is asked of with it
-    steering::KeyVerdict::Kind answer{};    // and what it has said
-    std::optional<link::Slots::Slot> local; // that the device has
-  } proving_;
+  Prover prover_;
   Receipts receipts_;
 };
 

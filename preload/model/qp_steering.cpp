@@ -18,11 +18,11 @@ bool Qp::steers_away(const steering::Request& r, const steering::KeyVerdict& key
       r.length > length_max_ ||
       steer_->by_device(r.wr.opcode, steering::remote_address(r.wr), r.length))
     return false;
-  if (!proven_)
+  if (!prover_.is_proven())
     prove_to_steer(r);
   else if (key.served == steering::KeyVerdict::not_asked)
     messages_.ask_key(steering::remote_key(r.wr));
-  if (!proven_ || !key.is_served())
+  if (!prover_.is_proven() || !key.is_served())
     return false;
   const uint64_t address = steering::remote_address(r.wr);
   if (const auto* const rule = steer_->rule_of(r.wr.opcode, address, r.length))
@@ -39,14 +39,14 @@ bool Qp::waits_to_be_steered(const steering::Request& r,
          state_ == IBV_QPS_RTS && !steering::is_atomic(r.wr.opcode) && r.length != 0 &&
          r.length <= length_max_ && facts.key.kind == steering::KeyVerdict::Kind::real &&
          facts.key.served != steering::KeyVerdict::none &&
-         (!proven_ || facts.key.served == steering::KeyVerdict::not_asked) &&
+         (!prover_.is_proven() || facts.key.served == steering::KeyVerdict::not_asked) &&
          !steer_->by_device(r.wr.opcode, steering::remote_address(r.wr), r.length);
 }
 
 // A request to a real key never fails for want of what steering takes.
 void Qp::prove_to_steer(const steering::Request& r) noexcept {
   try {
-    prove(r, link::any_key);
+    prover_.prove(r, link::any_key);
   } catch (const std::bad_alloc&) {
     serves_none_ = true;
     world().counters.count(observe::Counter::exceptions_caught);
