@@ -30,8 +30,11 @@ uint64_t BareRequests::length_of(const ibv_send_wr& wr) const noexcept {
 }
 
 bool BareRequests::ask(const ibv_send_wr& wr, uint32_t traits) {
-  return (traits & steering::trait_one_sided) != 0 && !real_.is(steering::remote_key(wr)) &&
-         parts_.keys.is_real(steering::remote_key(wr), real_) && key_is_known(wr, traits);
+  if ((traits & steering::trait_one_sided) == 0 || real_.is(steering::remote_key(wr)) ||
+      !parts_.keys.is_real(steering::remote_key(wr), real_) || !key_is_known(wr, traits))
+    return false;
+  parts_.keys.on_real(wr, length_of(wr));
+  return true;
 }
 
 int BareRequests::not_taken(const ibv_send_wr& wr, int why) noexcept {

@@ -54,6 +54,8 @@ public:
   // Whether the remote key is known to be one that the peer's device judges; `real` then says so
   // until the queue is stopped, cleared, or told that the link is gone.
   virtual bool is_real(uint32_t remote_key, steering::RealKey& real) = 0;
+  // The device carries a request of which is_real() has just said so.
+  virtual void on_real(const ibv_send_wr& wr, uint64_t length) noexcept = 0;
   // What is leased of the peer's memory, if requests of at most `longest` bytes may go by it now;
   // else null.
   virtual const std::shared_ptr<transfer::Leases>* leases(uint64_t& longest) = 0;
@@ -314,9 +316,9 @@ private:
     return wr.num_sge < 0 || static_cast<uint32_t>(wr.num_sge) > parts_.elements_most;
   }
   bool is_by_device(const ibv_send_wr& wr) const noexcept;
+  uint64_t length_of(const ibv_send_wr& wr) const noexcept; // 0 where the count is wrong
   // Asks the peer about its remote key, if it has one.
   bool ask(const ibv_send_wr& wr, uint32_t traits);
-  uint64_t length_of(const ibv_send_wr& wr) const noexcept; // 0 where the count is wrong
 
   // Before more are posted: of what has succeeded nothing is kept.
   void reset_if_drained() noexcept {

@@ -123,6 +123,7 @@ void Qp::part_from_peer() {
     initiator = messages_.leave();
     peer_ = Peer::unknown;
     prover_.reset(false);
+    way_trace_.clear();
     send_.stop();
   }
   if (may_link_)
@@ -333,6 +334,7 @@ void Qp::on_down() {
   messages_.leave();
   peer_ = Peer::lost;
   prover_.reset(false);
+  trace(observe::TraceKind::peer, static_cast<uint8_t>(Peer::lost));
   send_.on_gone();
   send_.turn();
   unloaded_.notify_all();
@@ -394,11 +396,15 @@ void Qp::on_bound(uint64_t handle, const link::Bound& bound) {
         peer_ = Peer::linked;
         begin_steering();
         prover_.learn_answer();
-        if (bound.proven)
+        trace(observe::TraceKind::peer, static_cast<uint8_t>(Peer::linked));
+        if (bound.proven) {
           prover_.reset(true);
+          trace(observe::TraceKind::proof, 1);
+        }
       } else {
         peer_ = Peer::stock;
         prover_.reset(false);
+        trace(observe::TraceKind::peer, static_cast<uint8_t>(Peer::stock));
         if (context_->regions().any_remote())
           warn_of_stock_peer(world(), qpn_, bound.reason);
       }
@@ -465,6 +471,22 @@ bool Qp::is_real(uint32_t remote_key, steering::RealKey& real) {
   return true;
 }
 
+void Qp::on_real(const ibv_send_wr& wr, uint64_t length) noexcept {
+  way_trace_.note(world().trace, qpn_, {wr.opcode, length, steering::remote_key(wr)},
+                  ways().size() - 1,
+                  peer_ == Peer::stock ? steering::Reason::peer_stock : steering::Reason::real_key);
+}
+
+void Qp::on_way_chosen(const steering::Request& r, size_t row, steering::Reason reason) noexcept {
+  if (connected() && steering::is_one_sided(r.wr.opcode))
+    way_trace_.note(world().trace, qpn_, {r.wr.opcode, r.length, steering::remote_key(r.wr)}, row,
+                    reason);
+}
+
+void Qp::trace(observe::TraceKind kind, uint8_t what) noexcept {
+  world().trace.add({.qpn = qpn_, .kind = kind, .first = what});
+}
+
 // By the same rules as facts().
 const std::shared_ptr<transfer::Leases>* Qp::leases(uint64_t& longest) {
   if (peer_ != Peer::linked || !prover_.is_proven() || messages_.lossy() || messages_.down())
@@ -495,6 +517,7 @@ std::shared_ptr<transfer::Initiator> Qp::leave_unproven() {
                      "peer's unpinned regions cannot be reached; the peer's log may say why",
                      qpn_);
   peer_ = Peer::stock;
+  trace(observe::TraceKind::proof, 0);
   world().links().unbind(handle_);
   return messages_.leave();
 }
@@ -505,11 +528,14 @@ void Qp::tell_prover(uint64_t handle, const std::function<Prover::Outcome(Prover
     const std::lock_guard hold(lock_);
     if (handle != handle_)
       return;
+    const bool was_proven = prover_.is_proven();
     const Prover::Outcome outcome = tell(prover_);
     if (outcome == Prover::Outcome::none)
       return;
     if (outcome == Prover::Outcome::given_up)
       left = leave_unproven();
+    else if (prover_.is_proven() && !was_proven)
+      trace(observe::TraceKind::proof, 1);
     send_.turn();
   }
   if (left)

@@ -27,6 +27,7 @@
 #include "model/prover.h"
 #include "model/queue.h"
 #include "model/receive_queue.h"
+#include "model/way_trace.h"
 #include "policy/policy.h"
 #include "transfer/message_lane.h"
 #include "transfer/responder.h"
@@ -126,6 +127,9 @@ public:
   uint32_t epoch(const steering::Request& r) const noexcept override;
   void ask_peer() override;
   void ask_key(const steering::Request& r) override;
+  void on_real(const ibv_send_wr& wr, uint64_t length) noexcept override;
+  void on_way_chosen(const steering::Request& r, size_t row,
+                     steering::Reason reason) noexcept override;
   bool may_replay() const noexcept override { return peer_ != steering::Peer::lost; }
   void complete(const Completion& completion, bool announced) override;
   void enter_error() override; // moves the provider's queue pair to ERR
@@ -187,6 +191,7 @@ private:
   void stop_and_await_answers();
   void on_bound(uint64_t handle, const link::Bound& bound);
   std::shared_ptr<transfer::Initiator> leave_unproven();
+  void trace(observe::TraceKind kind, uint8_t what) noexcept;
   static void warn_of_stock_peer(World& world, uint32_t qpn, const std::string& reason);
   link::LocalQp local() const;
 
@@ -239,6 +244,7 @@ private:
   Atomic<steering::Peer> peer_{steering::Peer::unknown};
   bool may_link_ = false; // by policy and type
   Prover prover_;
+  WayTrace way_trace_;
   Receipts receipts_;
 };
 

@@ -71,7 +71,8 @@ void Qp::begin_steering() noexcept {
       return;
     by_packets_ = world().policy().reliability(query) == policy::Reliability::software;
     steer_ = std::make_unique<steering::Steer>(std::move(rules), world().clock,
-                                               static_cast<uint32_t>(ring_.capacity()));
+                                               static_cast<uint32_t>(ring_.capacity()),
+                                               &world().trace, qpn_);
     bare_.steer_by(steer_.get());
   } catch (const std::bad_alloc&) { // the device carries all
     world().counters.count(observe::Counter::exceptions_caught);

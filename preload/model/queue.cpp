@@ -52,6 +52,9 @@ Queue::~Queue() {
       r.row = choice.row;
       r.way = way.get();
       r.become(Event::chosen);
+      host_.on_way_chosen(r, choice.index,
+                          r.unasked == steering::Unasked::device ? steering::Reason::in_vain
+                                                                 : steering::reason_of(facts));
       return true;
     }
     case Fit::ask_peer:

@@ -37,6 +37,9 @@ public:
   virtual uint32_t epoch(const steering::Request& r) const noexcept = 0;
   virtual void ask_peer() = 0;
   virtual void ask_key(const steering::Request& r) = 0;
+  // The way of `r` has been chosen, for the first time or anew.
+  virtual void on_way_chosen(const steering::Request& r, size_t row,
+                             steering::Reason reason) noexcept = 0;
   // False while a dead peer shall be told from one that lives.
   virtual bool may_replay() const noexcept = 0;
   // A completion of the program's. `announced`: the provider has just delivered it, with its event.

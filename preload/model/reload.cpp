@@ -138,6 +138,7 @@ void Reload::read_again() {
   if (!later.empty())
     world_.log.warn("{}: the change of {} takes effect when the program starts anew", source.file(),
                     later);
+  world_.trace.add({.kind = observe::TraceKind::policy});
   for (const auto& qp : world_.objects().qps.all())
     qp->steer_anew();
   world_.log.info("{} has changed and is in force", source.file());

@@ -4,6 +4,7 @@
 #include "observe/page.h"
 #include "observe/pattern.h"
 #include "observe/snapshot.h"
+#include "observe/trace_log.h"
 
 #include <cerrno>
 #include <chrono>
@@ -59,7 +60,9 @@ void SharedPage::write_statistics() {
   if (pattern == nullptr || *pattern == '\0')
     return;
   const std::string path = expand_pattern(pattern);
-  if (!write_file(path, to_json(snapshot_of(header(), counters_.tally(), peers_.slots())) + "\n"))
+  const TraceLog trace = trace_of(header(), trace_.ring());
+  const Snapshot snapshot = snapshot_of(header(), counters_.tally(), peers_.slots());
+  if (!write_file(path, to_json(snapshot, trace) + "\n"))
     log_.warn("cannot write the statistics to {}: {}", path, std::strerror(errno));
 }
 

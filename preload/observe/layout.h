@@ -9,6 +9,7 @@
 
 #include "observe/counters.h"
 #include "observe/peers.h"
+#include "observe/trace.h"
 
 #include <string_view>
 
@@ -69,6 +70,7 @@ struct Page {
   PageHeader header;
   Tally tally;
   PeerSlots peers;
+  TraceRing trace;
 };
 
 inline constexpr uint64_t kPageMagic = 0x3147504252564441; // "ADVRBPG1"
@@ -93,8 +95,8 @@ constexpr uint64_t layout_hash() {
     hash = fnv1a(row.bound ? "bound " : "peer ", hash);
     hash = fnv1a(row.name, hash);
   }
-  for (uint64_t size :
-       {sizeof(PageHeader), sizeof(Tally), kRuleSlots, kRuleLabelBytes, sizeof(PeerSlots)})
+  for (uint64_t size : {sizeof(PageHeader), sizeof(Tally), kRuleSlots, kRuleLabelBytes,
+                        sizeof(PeerSlots), sizeof(TraceRing), size_t{kTraceMeaning}})
     for (int shift = 0; shift < 64; shift += 8)
       hash = (hash ^ (size >> shift & 0xff)) * 0x100000001b3;
   return hash;

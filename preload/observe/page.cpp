@@ -133,6 +133,7 @@ void SharedPage::open() {
     }
     counters_.move_to(page->tally);
     peers_.move_to(page->peers);
+    trace_.move_to(page->trace);
     return;
   }
   log_.warn("no shared page, `adverb stat` will not show this process: {}", why);
@@ -178,6 +179,7 @@ void SharedPage::in_child() noexcept {
   header_.store(&own_, std::memory_order_relaxed);
   counters_.in_child();
   peers_.in_child();
+  trace_.in_child();
   if (parent != &own_)
     munmap(static_cast<void*>(page_), sizeof(Page));
   page_ = nullptr;

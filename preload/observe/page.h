@@ -10,6 +10,7 @@
 #include "observe/counters.h"
 #include "observe/layout.h"
 #include "observe/log.h"
+#include "observe/trace.h"
 #include "world/sync.h"
 
 #include <cstddef>
@@ -32,8 +33,9 @@ struct Identity {
 class SharedPage {
 public:
   /// `kept_private`: no file, whatever comes; counts stay in memory of this adverb alone.
-  SharedPage(Counters& counters, PeerTable& peers, Log& log, bool kept_private = false) noexcept
-      : counters_(counters), peers_(peers), log_(log), kept_private_(kept_private) {}
+  SharedPage(Counters& counters, PeerTable& peers, Trace& trace, Log& log,
+             bool kept_private = false) noexcept
+      : counters_(counters), peers_(peers), trace_(trace), log_(log), kept_private_(kept_private) {}
   SharedPage(const SharedPage&) = delete;
   SharedPage& operator=(const SharedPage&) = delete;
 
@@ -71,6 +73,7 @@ private:
 
   Counters& counters_;
   PeerTable& peers_;
+  Trace& trace_;
   Log& log_;
   const bool kept_private_;
   PageHeader own_{}; // while there is no file

@@ -126,17 +126,8 @@ Snapshot snapshot_of(const PageHeader& header, const Tally& tally, const PeerSlo
   return out;
 }
 
-std::variant<Snapshot, SnapshotError> read_snapshot(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-  if (fd < 0)
-    return SnapshotError{fmt::format("cannot open {}: {}", path, std::strerror(errno))};
-  auto read = read_snapshot(fd, path);
-  close(fd);
-  return read;
-}
-
-std::variant<Snapshot, SnapshotError> read_snapshot(int fd, const std::string& path) {
-  const auto page = std::make_unique<Page>();
+std::variant<std::unique_ptr<Page>, SnapshotError> read_page(int fd, const std::string& path) {
+  auto page = std::make_unique<Page>();
   const ssize_t got = pread(fd, static_cast<void*>(page.get()), sizeof(Page), 0);
   const bool peers = got == static_cast<ssize_t>(sizeof(Page)) && read_peers(fd, page->peers);
   struct stat now{};
@@ -154,10 +145,35 @@ std::variant<Snapshot, SnapshotError> read_snapshot(int fd, const std::string& p
         "(layout {:016x}); use the `adverb` that came with that library",
         header.pid, field(header.program), field(header.version), header.layout, ADVERB_VERSION,
         kLayout)};
-  return snapshot_of(page->header, page->tally, page->peers);
+  return page;
 }
 
-std::string to_json(const Snapshot& snapshot, int indent) {
+int open_page(const std::string& path) {
+  return open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+}
+
+SnapshotError cannot_open(const std::string& path) {
+  return {fmt::format("cannot open {}: {}", path, std::strerror(errno))};
+}
+
+std::variant<Snapshot, SnapshotError> read_snapshot(const std::string& path) {
+  const int fd = open_page(path);
+  if (fd < 0)
+    return cannot_open(path);
+  auto read = read_snapshot(fd, path);
+  close(fd);
+  return read;
+}
+
+std::variant<Snapshot, SnapshotError> read_snapshot(int fd, const std::string& path) {
+  auto read = read_page(fd, path);
+  if (auto* failed = std::get_if<SnapshotError>(&read))
+    return std::move(*failed);
+  const Page& page = *std::get<std::unique_ptr<Page>>(read);
+  return snapshot_of(page.header, page.tally, page.peers);
+}
+
+nlohmann::ordered_json json_of(const Snapshot& snapshot) {
   nlohmann::ordered_json out;
   out["adverb"] = snapshot.version;
   out["pid"] = snapshot.pid;
@@ -184,8 +200,16 @@ std::string to_json(const Snapshot& snapshot, int indent) {
   out["peers"] = nlohmann::ordered_json::array();
   for (const PeerEntry& peer : snapshot.peers)
     out["peers"].push_back(to_json(peer));
-  // Program paths are bytes: what is not UTF-8 is replaced, never an exception.
-  return out.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  return out;
+}
+
+// Program paths are bytes: what is not UTF-8 is replaced, never an exception.
+std::string text_of(const nlohmann::ordered_json& json, int indent) {
+  return json.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+std::string to_json(const Snapshot& snapshot, int indent) {
+  return text_of(json_of(snapshot), indent);
 }
 
 } // namespace adverb::observe

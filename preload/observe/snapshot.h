@@ -7,10 +7,13 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
+
+#include <nlohmann/json_fwd.hpp>
 
 namespace adverb::observe {
 
@@ -43,6 +46,11 @@ std::variant<Snapshot, SnapshotError> read_snapshot(const std::string& path);
 /// The same of an open file, which stays open and is named `path` in what is said of it.
 std::variant<Snapshot, SnapshotError> read_snapshot(int fd, const std::string& path);
 
+/// The page in a file, with whole entries of peers; or what is wrong with it.
+std::variant<std::unique_ptr<Page>, SnapshotError> read_page(int fd, const std::string& path);
+int open_page(const std::string& path); ///< a descriptor; below 0: errno says why
+SnapshotError cannot_open(const std::string& path);
+
 /// What a page says, also one that is in no file.
 Snapshot snapshot_of(const PageHeader& header, const Tally& tally, const PeerSlots& peers);
 
@@ -55,5 +63,7 @@ std::string short_process(const PeerEntry& peer);
 /// One JSON object: identity, every counter and gauge by name, rules, peers; `indent` < 0 for one
 /// line.
 std::string to_json(const Snapshot& snapshot, int indent = 2);
+nlohmann::ordered_json json_of(const Snapshot& snapshot);
+std::string text_of(const nlohmann::ordered_json& json, int indent);
 
 } // namespace adverb::observe

@@ -11,34 +11,58 @@ Choice choose_among(const Facts& facts, WayTable ways) noexcept {
   return {Fit::yes, ways[device], device};
 }
 
-namespace {
-
-std::string reason(const Facts& facts) {
+Reason reason_of(const Facts& facts) noexcept {
   if (!is_one_sided(facts.opcode))
-    return "the request names no memory of the peer";
+    return Reason::names_nothing;
   if (!facts.connected)
-    return "a datagram queue pair carries no such request";
+    return Reason::datagram;
   switch (facts.peer) {
   case Peer::unknown:
   case Peer::asking:
-    return "nothing is known of the peer yet";
+    return Reason::peer_unknown;
   case Peer::stock:
-    return "the peer runs without adverb, so its keys are those of its device";
+    return Reason::peer_stock;
   case Peer::lost:
-    return "the link to the peer was lost a moment ago";
+    return Reason::peer_lost;
   case Peer::linked:
     break;
   }
   if (!is_atomic(facts.opcode) && facts.length == 0)
-    return "the request has no bytes, so no key is checked";
+    return Reason::no_bytes;
   if (facts.steered_away)
-    return "the policy steers it to the owner's CPU, which serves the key";
+    return Reason::steered_away;
   if (facts.key.kind == KeyVerdict::Kind::virtual_key)
-    return "the owner has not pinned the region that the key names";
-  return facts.key.known() ? "the key is one of the peer's device" : "the key is not known yet";
+    return Reason::virtual_key;
+  return facts.key.known() ? Reason::real_key : Reason::key_unknown;
 }
 
-} // namespace
+const char* words(Reason reason) noexcept {
+  switch (reason) {
+  case Reason::names_nothing:
+    return "the request names no memory of the peer";
+  case Reason::datagram:
+    return "a datagram queue pair carries no such request";
+  case Reason::peer_unknown:
+    return "nothing is known of the peer yet";
+  case Reason::peer_stock:
+    return "the peer runs without adverb, so its keys are those of its device";
+  case Reason::peer_lost:
+    return "the link to the peer was lost a moment ago";
+  case Reason::no_bytes:
+    return "the request has no bytes, so no key is checked";
+  case Reason::steered_away:
+    return "the policy steers it to the owner's CPU, which serves the key";
+  case Reason::virtual_key:
+    return "the owner has not pinned the region that the key names";
+  case Reason::real_key:
+    return "the key is one of the peer's device";
+  case Reason::key_unknown:
+    return "the key is not known yet";
+  case Reason::in_vain:
+    return "a request to the peer was sent in vain, so the NIC judges this one";
+  }
+  return "";
+}
 
 std::string words(const Choice& choice, const Facts& facts) {
   std::string out;
@@ -56,7 +80,7 @@ std::string words(const Choice& choice, const Facts& facts) {
     out = "waits";
     break;
   }
-  return out + ": " + reason(facts);
+  return out + ": " + words(reason_of(facts));
 }
 
 } // namespace adverb::steering

@@ -29,7 +29,26 @@ inline Choice choose(const Facts& facts, WayTable ways) noexcept {
   return choose_among(facts, ways);
 }
 
-// Why, for people: "unload (requests that the owner's CPU carries): the owner has ...".
+// Why. `adverb trace` has their numbers from the shared page.
+enum class Reason : uint8_t {
+  names_nothing, // of the peer's memory
+  datagram,
+  peer_unknown,
+  peer_stock,
+  peer_lost,
+  no_bytes,
+  steered_away,
+  virtual_key,
+  real_key,
+  key_unknown,
+  in_vain, // another request was sent in vain, so the device judges
+};
+Reason reason_of(const Facts& facts) noexcept;
+// For people: "the owner has ..."; of a number that is none, "".
+const char* words(Reason reason) noexcept;
+
+// The choice and why, for people: "unload (requests that the owner's CPU carries): the owner has
+// ...".
 std::string words(const Choice& choice, const Facts& facts);
 
 } // namespace adverb::steering

@@ -23,8 +23,9 @@ constexpr uint32_t of_note = 8; // one in so many requests, and a class is worth
 
 } // namespace
 
-Steer::Steer(std::vector<policy::SteerRule> rules, Clock& clock, uint32_t outstanding)
-    : rules_(std::move(rules)), clock_(clock),
+Steer::Steer(std::vector<policy::SteerRule> rules, Clock& clock, uint32_t outstanding,
+             observe::Trace* trace, uint32_t qpn)
+    : rules_(std::move(rules)), clock_(clock), trace_(trace), qpn_(qpn),
       epoch_(std::max(epoch_least, 2 * std::bit_ceil(outstanding))), left_(epoch_),
       began_(clock.now()) {}
 
@@ -63,11 +64,12 @@ bool Steer::spare_cpu() noexcept {
   const bool soon = pause_.count() != 0 && now - spared_until_ < pause_;
   pause_ = soon ? std::min<std::chrono::nanoseconds>(2 * pause_, pause_most) : pause_least;
   spared_until_ = now + pause_;
-  for (Class& c : classes_)
-    c.choice = Choice::device;
   stage_ = Stage::steady;
   differed_ = was_better_ = false;
   rate_ = 0;
+  for (size_t c = 0; c < classes_count; ++c)
+    if (std::exchange(classes_[c].choice, Choice::device) != Choice::device)
+      tell_choice(c);
   interval_ = wait_ = until_probe_ = 1;
   begin_epoch(now);
   return true;
@@ -119,6 +121,15 @@ void Steer::begin_probe() noexcept {
   until_probe_ = wait_;
 }
 
+void Steer::tell_choice(size_t c) noexcept {
+  if (trace_ != nullptr)
+    trace_->add({.qpn = qpn_,
+                 .kind = observe::TraceKind::steer,
+                 .first = static_cast<uint8_t>(c),
+                 .second = static_cast<uint8_t>(classes_[c].choice),
+                 .address = rate_ > 0 ? static_cast<uint64_t>(1000 / rate_) : 0});
+}
+
 // It stays if it was better twice.
 void Steer::probed(double rate) noexcept {
   const bool better = rate > margin * rate_;
@@ -133,6 +144,7 @@ void Steer::probed(double rate) noexcept {
     alarm_wait_ = alarm_least;
     stage_ = Stage::steady;
     ++switches_;
+    tell_choice(probed_);
   } else {
     classes_[probed_].choice = before_;
     const double lost = probe_epochs * (rate_ / rate - 1); // epochs

@@ -18,6 +18,7 @@
 // One for each queue pair, under its lock. Nothing here allocates; the clock is read once an epoch.
 #pragma once
 
+#include "observe/trace.h"
 #include "policy/steer.h"
 #include "steering/opcode.h"
 #include "steering/sketch.h"
@@ -35,8 +36,10 @@ class Steer {
 public:
   enum class Choice : uint8_t { device, cpu, split };
 
-  // `outstanding`: requests that the program may have at a time.
-  Steer(std::vector<policy::SteerRule> rules, Clock& clock, uint32_t outstanding);
+  // `outstanding`: requests that the program may have at a time. `trace`, if any, is told what is
+  // chosen, and that it is this queue pair's.
+  Steer(std::vector<policy::SteerRule> rules, Clock& clock, uint32_t outstanding,
+        observe::Trace* trace = nullptr, uint32_t qpn = 0);
 
   // Whether the device is to carry a request; if so, it is counted as one.
   bool by_device(ibv_wr_opcode opcode, uint64_t address, uint64_t length) noexcept {
@@ -65,7 +68,7 @@ public:
   // The peer's CPU is short. True: it was asked for something until now. Reads the clock.
   bool spare_cpu() noexcept;
 
-  // For tests and `adverb trace`.
+  // For tests.
   Choice choice(uint64_t length) const noexcept { return classes_[class_of(length)].choice; }
   uint64_t switches() const noexcept { return switches_; }
   uint64_t probes() const noexcept { return probes_; }
@@ -109,9 +112,12 @@ private:
   void probed(double rate) noexcept;
   void raise_alarm() noexcept;
   void begin_probe() noexcept;
+  void tell_choice(size_t c) noexcept;
 
   const std::vector<policy::SteerRule> rules_;
   Clock& clock_;
+  observe::Trace* const trace_;
+  const uint32_t qpn_;
   const uint32_t epoch_; // requests
   uint32_t left_;
   std::chrono::nanoseconds began_{};

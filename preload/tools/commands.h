@@ -26,6 +26,7 @@ struct Command {
 int cmd_run(int argc, char** argv);
 int cmd_policy(int argc, char** argv);
 int cmd_stat(int argc, char** argv);
+int cmd_trace(int argc, char** argv);
 int cmd_doctor(int argc, char** argv);
 int cmd_plan(int argc, char** argv);
 int cmd_broker(int argc, char** argv);

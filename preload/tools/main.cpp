@@ -16,6 +16,7 @@ constexpr Command commands[] = {
     {"run", "run a program with its RDMA verbs under a policy", cmd_run},
     {"policy", "check, explain, list and show policies", cmd_policy},
     {"stat", "show what adverb counts in running programs", cmd_stat},
+    {"trace", "show what adverb has decided in a running program, and why", cmd_trace},
     {"doctor", "check devices, limits and peers on this host", cmd_doctor},
     {"plan", "say how long a message takes over a link that loses packets", cmd_plan},
     {"broker", "serve the link port for the programs of this host", cmd_broker},

@@ -6,6 +6,7 @@
 #include "observe/layout.h"
 #include "observe/snapshot.h"
 #include "tools/commands.h"
+#include "tools/page_of.h"
 #include "tools/stat_module.h"
 #include "tools/stat_peers.h"
 #include "tools/text.h"
@@ -16,12 +17,10 @@
 #include <cstdio>
 #include <cstring>
 #include <ctime>
-#include <fstream>
 #include <getopt.h>
 #include <map>
 #include <optional>
 #include <string>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -81,7 +80,7 @@ std::optional<int> parse(int argc, char** argv, Options& options) {
   for (int letter; (letter = getopt_long(argc, argv, "p:ah", known, nullptr)) != -1;) {
     switch (letter) {
     case 'p':
-      if (!parse_number(optarg, options.pid) || options.pid <= 0) {
+      if (!parse_pid(optarg, options.pid)) {
         fprintf(stderr, "adverb stat: --pid: \"%s\" is not a process id\n", optarg);
         return status_usage;
       }
@@ -126,31 +125,6 @@ std::optional<int> parse(int argc, char** argv, Options& options) {
     return status_usage;
   }
   return std::nullopt;
-}
-
-// Why a process has no page, as far as can be seen from here.
-std::string why_none(pid_t pid, const std::vector<std::string>& directories) {
-  const std::string proc = "/proc/" + std::to_string(pid);
-  struct stat owner{};
-  if (stat(proc.c_str(), &owner) != 0)
-    return "there is no such process (a program that exits normally takes its numbers with it; set "
-           "ADVERB_STATS_FILE to keep them)";
-  if (geteuid() != 0 && owner.st_uid != geteuid())
-    return fmt::format("it belongs to user {}; ask as that user or as root", owner.st_uid);
-  std::ifstream maps(proc + "/maps");
-  bool readable = false, mapped = false;
-  for (std::string line; std::getline(maps, line);) {
-    readable = true;
-    mapped = mapped || line.find("/libadverb.so") != std::string::npos;
-  }
-  if (readable && !mapped)
-    return "it runs without libadverb.so; start it with `adverb run`";
-  std::string looked;
-  for (const std::string& directory : directories)
-    looked += (looked.empty() ? "" : ", ") + directory;
-  return fmt::format("it has not used an RDMA device yet, or keeps its page elsewhere than in {} "
-                     "(its XDG_RUNTIME_DIR differs)",
-                     looked);
 }
 
 std::string age(const Snapshot& snapshot) {
@@ -259,7 +233,7 @@ Round take_round(const Options& options) {
     remove_stale(pages);
   else if (!found) {
     fprintf(stderr, "adverb stat: process %d shows no numbers: %s\n", options.pid,
-            why_none(options.pid, directories).c_str());
+            why_no_page(options.pid).c_str());
     round.failed = true;
   }
   return round;

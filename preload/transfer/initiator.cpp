@@ -188,7 +188,7 @@ void Initiator::on_notice(link::RxBuffer message) {
   memcpy(keys.data(), parsed->payload.data(), keys.size() * sizeof(uint32_t));
   if (parsed->header.of == Of::leases)
     return recalled(keys, parsed->header.number);
-  leases_->forget(keys);
+  trace_end(observe::LeaseEnd::region_ended, leases_->forget(keys));
   for (const uint32_t key : keys)
     verdicts_.forget(key);
   // Requests name the real keys of those that were served under these.
@@ -206,9 +206,29 @@ void Initiator::on_notice(link::RxBuffer message) {
   acknowledge();
 }
 
+// False: there is no room for it, or it is there.
+bool Initiator::add(const Lease& lease) {
+  if (!leases_->add(lease))
+    return false;
+  world_.trace.add({.kind = observe::TraceKind::lease,
+                    .first = static_cast<uint8_t>(lease.is_view() ? 1 : 0),
+                    .key = lease.key,
+                    .address = lease.start,
+                    .bytes = lease.bytes});
+  return true;
+}
+
+void Initiator::trace_end(observe::LeaseEnd why, size_t leases) noexcept {
+  if (leases != 0)
+    world_.trace.add({.kind = observe::TraceKind::lease_end,
+                      .first = static_cast<uint8_t>(why),
+                      .address = leases});
+}
+
 // No further request uses them from here on; when those under way are complete they are back.
 void Initiator::recalled(std::span<const uint32_t> leases, uint32_t notice) {
   world_.counters.count(Counter::leases_recalled, leases.size());
+  trace_end(observe::LeaseEnd::called_back, leases.size());
   // Whoever ends the last use holds a queue pair's lock.
   const size_t uses = leases_->recall(leases, [&world = world_, weak = weak_from_this()] {
     try {
@@ -257,13 +277,13 @@ void Initiator::leased(const ReplyHeader& reply) {
   if (reply.status != static_cast<uint8_t>(Status::ok))
     return;
   if (reply.grant_bytes == 0 || reply.grant_start + reply.grant_bytes < reply.grant_start ||
-      !leases_->add({.number = static_cast<uint32_t>(reply.grant),
-                     .key = key,
-                     .rkey = reply.rkey,
-                     .access = static_cast<unsigned>(reply.offset),
-                     .start = reply.grant_start,
-                     .bytes = reply.grant_bytes,
-                     .heat = static_cast<uint32_t>(reply.request >> 32)}))
+      !add({.number = static_cast<uint32_t>(reply.grant),
+            .key = key,
+            .rkey = reply.rkey,
+            .access = static_cast<unsigned>(reply.offset),
+            .start = reply.grant_start,
+            .bytes = reply.grant_bytes,
+            .heat = static_cast<uint32_t>(reply.request >> 32)}))
     to_yield_.push_back(static_cast<uint32_t>(reply.grant));
   end_term_later();
 }
@@ -281,13 +301,13 @@ void Initiator::viewed(const ReplyHeader& reply, std::span<const std::byte> patt
       reply.grant_start + reply.grant_bytes >= reply.grant_start) {
     auto mine = std::make_shared<registration::Pattern>();
     std::ranges::copy(pattern, mine->begin());
-    taken = leases_->add({.number = static_cast<uint32_t>(reply.grant),
-                          .key = key,
-                          .rkey = reply.rkey,
-                          .access = IBV_ACCESS_REMOTE_READ,
-                          .start = reply.grant_start,
-                          .bytes = reply.grant_bytes,
-                          .pattern = std::move(mine)});
+    taken = add({.number = static_cast<uint32_t>(reply.grant),
+                 .key = key,
+                 .rkey = reply.rkey,
+                 .access = IBV_ACCESS_REMOTE_READ,
+                 .start = reply.grant_start,
+                 .bytes = reply.grant_bytes,
+                 .pattern = std::move(mine)});
   }
   if (!taken)
     to_yield_.push_back(static_cast<uint32_t>(reply.grant));
@@ -306,6 +326,7 @@ void Initiator::end_term_later() {
     if (self->channel_->down())
       return;
     const auto unused = self->leases_->unused();
+    self->trace_end(observe::LeaseEnd::unused, unused.size());
     self->to_yield_.insert(self->to_yield_.end(), unused.begin(), unused.end());
     self->yield();
     self->end_term_later();

@@ -16,6 +16,7 @@
 #pragma once
 
 #include "link/channel.h"
+#include "observe/trace.h"
 #include "transfer/leases.h"
 #include "transfer/messages.h"
 #include "transfer/verdicts.h"
@@ -126,6 +127,8 @@ private:
   void on_notice(link::RxBuffer message);
   void acknowledge();
   void recalled(std::span<const uint32_t> leases, uint32_t notice);
+  bool add(const Lease& lease);
+  void trace_end(observe::LeaseEnd why, size_t leases) noexcept;
   void leased(const ReplyHeader& reply);
   void viewed(const ReplyHeader& reply, std::span<const std::byte> pattern);
   void all_back();

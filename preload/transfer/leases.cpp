@@ -300,16 +300,20 @@ void Leases::refused(uint32_t key) {
   never_[key] = true;
 }
 
-void Leases::forget(std::span<const uint32_t> keys) {
+size_t Leases::forget(std::span<const uint32_t> keys) {
   const std::lock_guard hold(lock_);
+  size_t ended = 0;
   for (const uint32_t key : keys) {
     never_.erase(key);
     view_asked_.erase(key);
     for (auto& lease : leases_)
-      if (!lease.gone && lease.key == key)
+      if (!lease.gone && lease.key == key) {
         drop(lease);
+        ++ended;
+      }
   }
   reap();
+  return ended;
 }
 
 size_t Leases::recall(std::span<const uint32_t> numbers, std::function<void()> back) {

@@ -103,8 +103,8 @@ public:
   void no_room(uint32_t key, uint64_t address, Time now) noexcept; // for these, the owner says
   // False: there is no room for it, or it is there.
   bool add(const Lease& lease);
-  void refused(uint32_t key);                  // the key's owner leases nothing of it
-  void forget(std::span<const uint32_t> keys); // they have ended
+  void refused(uint32_t key);                    // the key's owner leases nothing of it
+  size_t forget(std::span<const uint32_t> keys); // they have ended; how many leases have
   // Those of these numbers are called back; how many uses are under way. If there are any, `back`
   // is called when the last has ended, with whatever lock held but this one's.
   size_t recall(std::span<const uint32_t> numbers, std::function<void()> back);

@@ -4,8 +4,9 @@
 namespace adverb {
 
 World::World(const Seams& seams)
-    : clock(seams.clock), entropy(seams.entropy), log(counters, seams.clock, seams.log_sink),
-      page(counters, peers, log, !seams.shared_page), provider(log, seams.real),
+    : clock(seams.clock), entropy(seams.entropy), trace(seams.clock),
+      log(counters, seams.clock, seams.log_sink),
+      page(counters, peers, trace, log, !seams.shared_page), provider(log, seams.real),
       service(seams.service), edge(seams.edge), rule_hits_(counters),
       policy_(&rule_hits_, seams.policy) {}
 

@@ -68,6 +68,7 @@ public:
   Entropy& entropy;
   observe::Counters counters;
   observe::PeerTable peers;
+  observe::Trace trace;
   observe::Log log;
   observe::SharedPage page;
   provider::Provider provider;

@@ -5,6 +5,7 @@
 #include "observe/layout.h"
 #include "observe/page.h"
 #include "observe/snapshot.h"
+#include "observe/trace_log.h"
 #include "reliability/wire.h"
 #include "transfer/messages.h"
 
@@ -127,6 +128,8 @@ void page(std::span<const std::byte> input) {
   const auto snapshot = observe::read_snapshot(fd, "page");
   if (const auto* good_one = std::get_if<observe::Snapshot>(&snapshot))
     require(!observe::to_json(*good_one).empty(), "a page's JSON");
+  const auto trace = observe::read_trace(fd, "page");
+  require(trace.index() == snapshot.index(), "a page's trace");
 }
 
 template <typename T> Bytes bytes_of(const T& value) {

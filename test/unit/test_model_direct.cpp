@@ -43,7 +43,7 @@ bool post_bare(Bench& b, List&& list, int expected = 0) {
 
 // One of them has succeeded.
 void landed(Bench& b) {
-  if (!b.bare.heard())
+  if (!b.bare.on_completion_polled())
     b.queue.bare_landed();
 }
 

@@ -51,7 +51,7 @@ struct Leasing : Bench {
     return leased->recall(numbers, [] {}) != 0;
   }
   void heard() {
-    if (!bare.heard())
+    if (!bare.on_completion_polled())
       queue.bare_landed();
   }
 };

@@ -25,7 +25,8 @@ struct Process {
   adverb::observe::Counters counters;
   adverb::observe::Log log{counters, clock};
   adverb::observe::PeerTable peers;
-  adverb::observe::SharedPage page{counters, peers, log};
+  adverb::observe::Trace trace{clock};
+  adverb::observe::SharedPage page{counters, peers, trace, log};
   Process();
 };
 
