@@ -61,7 +61,8 @@ public:
     steering::Elements& elements;
     QpLane& device;
     BareRequests& bare;
-    // The lanes beside the device's, and what the ways that use them need.
+    // The lanes beside the device's that ways share, and what the ways that use them need. Ways may
+    // open others (steering::Carrier::open_lane()).
     std::vector<steering::Lane*> lanes;
     transfer::MessageLane& messages;
     steering::WayTable ways;
@@ -160,6 +161,7 @@ public:
     undelivered_ = true;
     flushed_from_ = std::min(flushed_from_, r.seq + 1);
   }
+  void open_lane(steering::Lane& lane) override { lanes_.push_back(&lane); }
   void later(std::chrono::nanoseconds delay, steering::Way& way) override;
 
   // steering::LaneOwner, of replays and flushes
@@ -218,7 +220,7 @@ private:
   steering::Elements& elements_;
   QpLane& device_;
   BareRequests& bare_;
-  const std::vector<steering::Lane*> lanes_;
+  std::vector<steering::Lane*> lanes_;
   const steering::WayTable table_;
   const steering::Order order_;
   const observe::Counter by_device_; // how many the device's own way carried

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // A lane carries requests of one queue pair and keeps order by itself: what it took earlier is
-// executed earlier. The device's lane is the program's own queue pair; every software way has one.
+// executed earlier. The device's lane is the program's own queue pair. A software way uses the lane
+// of messages, or opens one of its own (way.h); what else a lane tells its requests' owners is an
+// interface of its own.
 //
 // RC executes requests in order, whichever way they go. Lanes know nothing of each other, so this
 // is where the rule stands, once: a request takes a lane when no other lane has anything in flight
@@ -15,10 +17,6 @@
 #include <cstdint>
 #include <span>
 
-namespace adverb::transfer {
-struct ReplyHeader;
-}
-
 namespace adverb::steering {
 
 enum class Order : uint8_t { strict, relaxed };
@@ -31,11 +29,6 @@ public:
   virtual void landed(Request& r) = 0;
   // The provider did not take it after all: the request is as before.
   virtual void returned(Request& r) = 0;
-  // The peer's responder has answered a message of it. `reply` is well-formed.
-  virtual void answered(Request& r, const transfer::ReplyHeader& reply,
-                        std::span<const std::byte> payload) {
-    (void)r, (void)reply, (void)payload;
-  }
 
 protected:
   ~LaneOwner() = default;

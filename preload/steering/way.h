@@ -43,6 +43,9 @@ public:
   // The device is through with `r` and says nothing of it, but what it brought cannot go where it
   // is to: r.result says so, and the queue pair is in error.
   virtual void undelivered(Request& r) = 0;
+  // For a way when it is made: a lane of its own, which lives as long as the way. From here on the
+  // queue keeps the order between it and all others. May throw bad_alloc.
+  virtual void open_lane(Lane& lane) = 0;
   // Way::due() is called after `delay`, unless the connection has ended.
   virtual void later(std::chrono::nanoseconds delay, Way& way) = 0;
 

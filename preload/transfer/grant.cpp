@@ -27,7 +27,7 @@ constexpr size_t windows_most = 2 * windows_max;
 static_assert(windows_most < transfer::Binding::grants_max);
 constexpr std::chrono::milliseconds keep_idle{50};
 
-class Grant final : public Way {
+class Grant final : public transfer::MessageWay {
 public:
   explicit Grant(Seat& seat) : seat_(seat) { windows_.reserve(windows_max); }
 

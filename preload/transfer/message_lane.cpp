@@ -71,8 +71,7 @@ void MessageLane::send_open() {
     initiator_->cancel(handle_, open.message);
 }
 
-void MessageLane::send(Request& r, steering::LaneOwner& owner, std::byte* part,
-                       const RequestHeader& h) {
+void MessageLane::send(Request& r, MessageWay& owner, std::byte* part, const RequestHeader& h) {
   r.become(steering::Event::sent);
   r.owner = &owner;
   r.run = run_;
@@ -81,7 +80,7 @@ void MessageLane::send(Request& r, steering::LaneOwner& owner, std::byte* part,
   put(part, h);
 }
 
-void MessageLane::send_aside(Request& r, steering::LaneOwner& owner, std::byte* part,
+void MessageLane::send_aside(Request& r, MessageWay& owner, std::byte* part,
                              const RequestHeader& h) {
   r.owner = &owner;
   r.run = run_;
@@ -272,7 +271,7 @@ void MessageLane::on_reply(const ReplyHeader& reply, std::span<const std::byte> 
   } else {
     return;
   }
-  r.owner->answered(r, reply, payload);
+  static_cast<MessageWay*>(r.owner)->answered(r, reply, payload); // who sends here is one
 }
 
 void MessageLane::cut(uint64_t from) {

@@ -11,7 +11,7 @@
 // Not thread-safe: the queue pair's lock guards it.
 #pragma once
 
-#include "steering/lane.h"
+#include "steering/way.h"
 #include "transfer/initiator.h"
 #include "transfer/messages.h"
 
@@ -23,6 +23,14 @@ class World;
 }
 
 namespace adverb::transfer {
+
+// A way that asks the peer's responder by messages.
+class MessageWay : public steering::Way {
+public:
+  // The responder has answered a message of `r`. `reply` is well-formed.
+  virtual void answered(steering::Request& r, const ReplyHeader& reply,
+                        std::span<const std::byte> payload) = 0;
+};
 
 class MessageLane final : public steering::Lane {
 public:
@@ -97,11 +105,9 @@ public:
   std::byte* begin(size_t payload, size_t brings);
   // Sends a part of `r`, whose payload lies behind the header's place already. `owner` hears the
   // answer; a part answered `ok` is taken off r.parts before.
-  void send(steering::Request& r, steering::LaneOwner& owner, std::byte* part,
-            const RequestHeader& h);
+  void send(steering::Request& r, MessageWay& owner, std::byte* part, const RequestHeader& h);
   // Sends what is no part of the request's data: it is not counted as in flight.
-  void send_aside(steering::Request& r, steering::LaneOwner& owner, std::byte* part,
-                  const RequestHeader& h);
+  void send_aside(steering::Request& r, MessageWay& owner, std::byte* part, const RequestHeader& h);
   // Sends what nobody waits for, if there is a credit; else Source::on_credit() follows.
   bool tell(Kind kind, uint64_t address);
 

@@ -31,7 +31,7 @@ using transfer::Status;
 
 namespace {
 
-class NpRead final : public Way {
+class NpRead final : public transfer::MessageWay {
 public:
   explicit NpRead(Seat& seat) : seat_(seat) {}
 

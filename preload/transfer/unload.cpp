@@ -22,7 +22,7 @@ namespace {
 // answer is the same, and carries no more.
 constexpr uint64_t unasked_max = 2048;
 
-class Unload final : public Way {
+class Unload final : public transfer::MessageWay {
 public:
   explicit Unload(Seat& seat) : seat_(seat) {}
 

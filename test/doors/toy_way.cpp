@@ -19,7 +19,7 @@ namespace {
 constexpr uint64_t piece = 512;
 constexpr uint32_t at_a_time = 2;
 
-class Toy final : public Way {
+class Toy final : public transfer::MessageWay {
 public:
   explicit Toy(Seat& seat) : seat_(seat) {}
   Lane& lane(const Request&) override { return seat_.messages; }

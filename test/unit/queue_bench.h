@@ -150,15 +150,22 @@ struct Hard final : Way {
   void returned(Request&) override { ++stand->returned; }
 };
 
+// The lane is theirs: the queue hears of it when the first of them is made.
+inline void open_lane(Seat& seat) {
+  if (stand->seat == nullptr)
+    seat.carrier.open_lane(*stand->lane);
+  stand->seat = &seat;
+}
+
 inline const WayFunctions soft_functions{
     [](const Facts& f) noexcept { return is_one_sided(f.opcode) ? by_virtual_key(f) : Fit::no; },
     [](Seat& s) -> std::unique_ptr<Way> {
-      stand->seat = &s;
+      open_lane(s);
       return std::make_unique<Soft>();
     }};
 inline const WayFunctions hard_functions{[](const Facts&) noexcept { return Fit::yes; },
                                          [](Seat& s) -> std::unique_ptr<Way> {
-                                           stand->seat = &s;
+                                           open_lane(s);
                                            return std::make_unique<Hard>();
                                          }};
 inline const WayRow soft_row{"soft", "requests of a test", observe::Counter::posts_queued,
@@ -171,7 +178,7 @@ inline constexpr const WayRow* rows[] = {&soft_row, &hard_row};
 struct Bench : model::QueueHost {
   explicit Bench(Order order = Order::strict)
       : stand_(),
-        queue({world.world, *this, ring, elements, lane, bare, {&soft}, messages, rows, order}) {
+        queue({world.world, *this, ring, elements, lane, bare, {}, messages, rows, order}) {
     test::stand = &stand_;
     qp.qp_context = &device;
     stand_.lane = &soft;

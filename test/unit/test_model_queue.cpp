@@ -6,7 +6,9 @@ using namespace adverb;
 using namespace adverb::test;
 
 TEST_CASE("an answer to a release is nobody's, though request 0 is under way", "[queue]") {
-  struct Owner final : LaneOwner {
+  struct Owner final : transfer::MessageWay {
+    Lane& lane(const Request&) override { abort(); }
+    Step issue(Request&, int&) override { abort(); }
     void landed(Request&) override {}
     void returned(Request&) override {}
     void answered(Request&, const transfer::ReplyHeader&, std::span<const std::byte>) override {
