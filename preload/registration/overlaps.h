@@ -8,12 +8,10 @@
 // The lock of Regions guards it.
 #pragma once
 
+#include "registration/interval_set.h"
 #include "registration/region.h"
 
-#include <algorithm>
 #include <cstdint>
-#include <set>
-#include <utility>
 
 namespace adverb::registration {
 
@@ -34,47 +32,35 @@ public:
   void add(const Reached& r) {
     if (r.length == 0)
       return;
-    reached_.emplace(r.start, r.length);
-    longest_ = std::max(longest_, r.length);
+    reached_.add(r.start, r.length);
     ++layout_;
   }
   void remove(const Reached& r) {
-    if (const auto it = reached_.find({r.start, r.length}); it != reached_.end()) {
-      reached_.erase(it);
+    if (reached_.remove(r.start, r.length))
       ++layout_;
-    }
   }
 
   bool any() const noexcept { return !reached_.empty(); }
   // Held for reading; any number of threads. Whether bytes [address, +length) of `region`, as work
   // requests name them, are such memory.
   bool meet(Region& region, uint64_t address, uint64_t length) const {
-    return meet(region) && meets(reinterpret_cast<uintptr_t>(region.at(address)), length);
+    return meet(region) &&
+           reached_.overlaps(reinterpret_cast<uintptr_t>(region.at(address)), length);
   }
   // Whether any of it are, which is kept with the region.
   bool meet(Region& region) const {
     const uint64_t known = region.overlaps.load(std::memory_order_relaxed);
     bool some = (known & 1) != 0;
     if (known >> 1 != layout_) {
-      some = meets(region.start, region.length);
+      some = reached_.overlaps(region.start, region.length);
       region.overlaps.store(layout_ << 1 | (some ? 1U : 0U), std::memory_order_relaxed);
     }
     return some;
   }
 
 private:
-  bool meets(uintptr_t start, uint64_t length) const {
-    const auto end = reached_.lower_bound({start + length, 0});
-    for (auto it = reached_.lower_bound({start - std::min<uint64_t>(start, longest_), 0});
-         it != end; ++it)
-      if (it->first + it->second > start)
-        return true;
-    return false;
-  }
-
-  std::multiset<std::pair<uintptr_t, uint64_t>> reached_; // start, length
-  uint64_t longest_ = 0;                                  // there has been
-  uint64_t layout_ = 1;                                   // another one with every change
+  IntervalSet reached_;
+  uint64_t layout_ = 1; // another one with every change
 };
 
 } // namespace adverb::registration

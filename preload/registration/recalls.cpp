@@ -8,17 +8,13 @@ namespace adverb::registration {
 
 void LeasedRanges::add(uintptr_t from, uintptr_t to) {
   const std::lock_guard hold(lock_);
-  ranges_.emplace(from, to);
-  longest_ = std::max<uint64_t>(longest_, to - from);
+  ranges_.add(from, to - from);
   count_.store(ranges_.size());
 }
 
 void LeasedRanges::remove(uintptr_t from, uintptr_t to) noexcept {
   const std::lock_guard hold(lock_);
-  const auto [first, last] = ranges_.equal_range(from);
-  const auto at = std::find_if(first, last, [&](const auto& range) { return range.second == to; });
-  if (at != last)
-    ranges_.erase(at);
+  ranges_.remove(from, to - from);
   count_.store(ranges_.size());
 }
 
@@ -26,11 +22,7 @@ bool LeasedRanges::any(uintptr_t from, uint64_t bytes) const noexcept {
   if (count_.load() == 0)
     return false;
   const std::lock_guard hold(lock_);
-  const auto last = ranges_.lower_bound(from + bytes);
-  for (auto at = ranges_.lower_bound(from - std::min<uintptr_t>(from, longest_)); at != last; ++at)
-    if (at->second > from)
-      return true;
-  return false;
+  return ranges_.overlaps(from, bytes);
 }
 
 void Recalls::join(std::weak_ptr<Lessor> lessor) {

@@ -9,14 +9,13 @@
 #pragma once
 
 #include "memory/monitor.h"
-
+#include "registration/interval_set.h"
 #include "world/sync.h"
 
 #include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -47,8 +46,7 @@ public:
 private:
   mutable Mutex lock_;
   Atomic<size_t> count_{0};
-  uint64_t longest_ = 0;                       // there has been
-  std::multimap<uintptr_t, uintptr_t> ranges_; // from, to
+  IntervalSet ranges_;
 };
 
 // World::recalls(). Any thread, unless said otherwise.
