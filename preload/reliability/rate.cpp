@@ -107,12 +107,16 @@ void Rate::end_round(Time now) noexcept {
   const uint64_t seen = round_arrived_ + round_lost_;
   const double lost = seen == 0 ? 0 : static_cast<double>(round_lost_) / static_cast<double>(seen);
   const bool queueing = is_queueing();
+  const bool was_idle = std::exchange(was_idle_, false);
   round_began_ = now;
   round_arrived_ = round_lost_ = 0;
   round_trip_in_round_ = Time{0};
   if (options_.bytes_per_second > 0 || seen == 0)
     return;
-  delivered_.at(rounds_++ % delivered_.size()) = delivered;
+  const double before = *std::max_element(delivered_.begin(), delivered_.end());
+  const bool tells = !was_idle || delivered > before; // what the path can do
+  if (tells)
+    delivered_.at(rounds_++ % delivered_.size()) = delivered;
   const double best = *std::max_element(delivered_.begin(), delivered_.end());
   const double least = slowest_packets * options_.packet_bytes / seconds(smoothed_);
   // Few packets make a poor estimate of loss: three standard deviations are allowed.
@@ -123,12 +127,12 @@ void Rate::end_round(Time now) noexcept {
     if (delivered >= grown * best_at_start_) {
       best_at_start_ = delivered;
       rounds_without_growth_ = 0;
-    } else {
+    } else if (!was_idle) {
       ++rounds_without_growth_;
     }
     if (!queueing && !losing && rounds_without_growth_ < rounds_to_stop) {
       // What was not sent cannot be delivered: the rate doubles only if it was used.
-      if (delivered >= rate_ / (2 * growth))
+      if (delivered >= rate_ / (was_idle ? growth : 2 * growth))
         rate_ *= growth;
       return;
     }
@@ -139,7 +143,8 @@ void Rate::end_round(Time now) noexcept {
     delivered_.fill(rate_);
     return;
   }
-  rate_ = std::max(least, gains.at(rounds_ % gains.size()) * best);
+  if (tells)
+    rate_ = std::max(least, gains.at(rounds_ % gains.size()) * best);
 }
 
 } // namespace adverb::reliability

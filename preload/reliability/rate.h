@@ -4,7 +4,8 @@
 // BBR does (Cardwell et al., ACM Queue 14(5), 2016): the rate doubles each round trip until
 // deliveries stop to grow, then follows the best delivery rate of ten round trips. A queue as long
 // as the path, or loss above what the link is known to lose, takes 30 % off. A longer round trip
-// that a lower rate does not shorten is the path's.
+// that a lower rate does not shorten is the path's. A round in which there was nothing to send says
+// what was wanted, and not what the path can do: it counts only where more arrived than ever.
 #pragma once
 
 #include <array>
@@ -32,6 +33,9 @@ public:
   void on_feedback(Time now, Time round_trip, uint64_t arrived, uint64_t lost,
                    uint64_t starved) noexcept;
 
+  // There is nothing to send just now, though the pace and the window would let it go.
+  void on_idle() noexcept { was_idle_ = true; }
+
   double bytes_per_second() const noexcept { return rate_; }
   Time smoothed_round_trip() const noexcept { return smoothed_; } // 0: none was seen
   Time shortest_round_trip() const noexcept { return shortest_; }
@@ -56,6 +60,7 @@ private:
   Time round_began_{0};
   uint64_t round_arrived_ = 0;
   uint64_t round_lost_ = 0;
+  bool was_idle_ = false;
   Time round_trip_in_round_{0};        // the shortest in it
   Time queued_{0};                     // that of the round before
   uint32_t rounds_of_queue_ = 0;       // one after the other

@@ -163,6 +163,8 @@ std::optional<Run> Sender::next(Time now) {
   }
   waits_ = !messages_.empty();
   expire(now);
+  if (messages_.empty())
+    rate_.on_idle();
   if (messages_.empty() || now < may_send_)
     return std::nullopt;
   for (const auto& m : messages_)
@@ -184,6 +186,7 @@ std::optional<Run> Sender::next(Time now) {
         if (m->fresh_left != 0)
           return data_of(*m, room, now);
       }
+    rate_.on_idle();
   }
   if (now < probe_due() || (credit_ + probes_beyond <= sequence_ && probes_in_a_row_ != 0 &&
                             now < last_sent_ + probe_slowest))

@@ -33,6 +33,7 @@ struct Path {
   double arrived = 0;
   double under_way = 0;
   Time reported{0};
+  double offered = 1e18; // bytes per second that there are to send
 
   Time trip() const {
     return round_trip + Time(static_cast<int64_t>(queue / bytes_per_second * 1e9));
@@ -41,7 +42,9 @@ struct Path {
     for (const Time end = now + how_long; now < end; now += step) {
       const double window =
           rate.window() == UINT64_MAX ? 1e18 : static_cast<double>(rate.window()) * packet_bytes;
-      const double wanted = rate.bytes_per_second() * seconds(step);
+      const double wanted = std::min(rate.bytes_per_second(), offered) * seconds(step);
+      if (offered < rate.bytes_per_second())
+        rate.on_idle();
       const double in_flight = queue + bytes_per_second * seconds(round_trip);
       queue += std::min(wanted, std::max(0.0, window - in_flight));
       const double out = std::min(queue, bytes_per_second * seconds(step));
@@ -88,6 +91,26 @@ TEST_CASE("a round trip that has become longer for good is no queue") {
     path.round_trip = round_trip;
     path.run(100 * round_trip);
     CHECK(path.use() > 0.4);
+  }
+}
+
+// As a link is used before a program begins: a few packets each round trip.
+TEST_CASE("what there was not to send says nothing of the path") {
+  for (const Time round_trip : {Time(300us), Time(25ms), Time(100ms)}) {
+    for (const double offered : {0.002, 0.05}) {
+      CAPTURE(round_trip.count(), offered);
+      Path path{20e6, round_trip};
+      path.offered = offered * path.bytes_per_second;
+      path.run(50 * round_trip);
+      path.offered = 1e18;
+      path.run(40 * round_trip);
+      CHECK(path.use() > 0.4);
+      // And again: a pause is no reason to begin anew.
+      path.offered = offered * path.bytes_per_second;
+      path.run(50 * round_trip);
+      CHECK(path.use() > 0.4);
+      CHECK(path.use() < 1.6);
+    }
   }
 }
 
