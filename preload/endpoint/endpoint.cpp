@@ -70,12 +70,13 @@ int new_descriptor() noexcept {
 
 } // namespace
 
-Endpoint::Endpoint(World& world, ibv_pd* pd, const adverb_endpoint_options& options)
-    : world_(world), pd_(pd), options_(options) {}
+Endpoint::Endpoint(World& world, ibv_pd* pd, const adverb_endpoint_options& options, Chunks chunks)
+    : world_(world), pd_(pd), options_(options), chunks_(chunks) {}
 
 std::shared_ptr<Endpoint> Endpoint::make(World& world, ibv_pd* pd,
-                                         const adverb_endpoint_options& options, int& why) {
-  std::shared_ptr<Endpoint> endpoint(new Endpoint(world, pd, options));
+                                         const adverb_endpoint_options& options, int& why,
+                                         Chunks chunks) {
+  std::shared_ptr<Endpoint> endpoint(new Endpoint(world, pd, options, chunks));
   why = endpoint->set_up();
   return why == 0 ? endpoint : nullptr;
 }
@@ -122,7 +123,7 @@ Endpoint::~Endpoint() {
 void Endpoint::address(adverb_address& out) const noexcept {
   Address address;
   address.identity = identity_;
-  address.chunk_bytes = options_.chunk_bytes;
+  address.chunk_bytes = chunk_told();
   address.queue = queue_->address();
   out = {};
   memcpy(&out, &address, sizeof address);
@@ -144,12 +145,13 @@ int Endpoint::connect(const adverb_address& peer) {
   const std::lock_guard hold(lock_);
   if (connected_ || closed_)
     return EISCONN;
-  if (there.chunk_bytes != options_.chunk_bytes)
+  if (there.chunk_bytes != chunk_told())
     return EPROTOTYPE;
   if (const int rc = queue_->connect(there.queue); rc != 0)
     return rc;
-  cut_ = {options_.chunk_bytes,
-          queue_->packet_bytes() - static_cast<uint32_t>(sizeof(reliability::wire::Header))};
+  const uint32_t payload =
+      queue_->packet_bytes() - static_cast<uint32_t>(sizeof(reliability::wire::Header));
+  cut_ = {chunks_ == Chunks::of_a_packet ? payload : options_.chunk_bytes, payload};
   if (!cut_.valid())
     return EPROTOTYPE;
   reliability::PartyOptions party;

@@ -9,7 +9,7 @@
 namespace adverb::reliability {
 
 // Messages that one sender works on: from the oldest that is not over, so many numbers.
-inline constexpr uint64_t open_messages = 128;
+inline constexpr uint64_t open_messages = 512;
 
 // How a message ended, or that it has not.
 enum class End : uint8_t {

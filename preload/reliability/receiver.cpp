@@ -9,8 +9,8 @@
 namespace adverb::reliability {
 namespace {
 
-constexpr size_t ended_kept = 256; // of the latest messages; a sender has fewer open (sender.h)
-constexpr uint32_t end_said = 3;   // times, unasked
+constexpr size_t ended_kept = 1024; // of the latest messages; a sender has fewer open (sender.h)
+constexpr uint32_t end_said = 3;    // times, unasked
 
 // Packets of a word chunk by chunk, since most packets come in runs: calls
 // each(chunk, first, columns), where bit i of `columns` is the packet of column first + i.

@@ -126,10 +126,30 @@ failure_is_named() {
   fi
 }
 
+# Over a link that loses, by packets: each but the last of a message is full.
+key_value_far() {
+  local name="key-value over a far link" why="" data
+  ADVERB_LOOPBACK_LINK=seed=7,loss=1e-2,delay=2ms runs "$name" 2 far far "$key_value" "-m 24 -r 8 -s 4096 -c 2 -f" \
+    "-e -l -n 2000 -g 50 -t 8" || return
+  counts client.0 posts_steered
+  counts client.0 endpoint_packets_again
+  data=$(jq '.counters | [.endpoint_packets_sent - .endpoint_packets_again - .endpoint_packets_parity,
+    .posts_unload_bytes / 4000 + .link_messages] | @text' "$work/client.0.json")
+  jq -e '.counters | .endpoint_packets_sent - .endpoint_packets_again - .endpoint_packets_parity <=
+    .posts_unload_bytes / 4000 + .link_messages' "$work/client.0.json" > /dev/null ||
+    why+="packets of data, and as many as there may be: $data; "
+  if [ -z "$why" ]; then
+    echo "ok - $name: every value of a table that two clients write is right, and packets are full"
+  else
+    not_ok "$name" "$why"
+  fi
+}
+
 none=$here/../verify/policies/none.json
 examples=$here/../../examples
 key_value_under unpinned unpinned
 key_value_under "by its own policy" "$examples/key-value/policy.json"
+key_value_far
 heap_under unpinned unpinned unpinned
 heap_under "by its own policy" "$examples/heap/policy.json" "$examples/heap/policy.json"
 if [ "$only" != --gate ]; then
