@@ -20,6 +20,7 @@ constexpr double loss_memory = 2000;    // packets
 constexpr double slowest_packets = 2;   // a round trip
 // Gains over the best delivery rate, one a round: probe, drain, cruise.
 constexpr std::array<double, 8> gains{1.25, 0.75, 1, 1, 1, 1, 1, 1};
+constexpr double answered = 1.1;      // deliveries of a probe's round, by the best before
 constexpr uint64_t window_least = 64; // packets
 
 double seconds(Time t) noexcept {
@@ -141,10 +142,15 @@ void Rate::end_round(Time now) noexcept {
   if (queueing || losing) {
     rate_ = std::max(least, relief * std::min(rate_, best));
     delivered_.fill(rate_);
+    gain_ = gains.size() - 1;
     return;
   }
-  if (tells)
-    rate_ = std::max(least, gains.at(rounds_ % gains.size()) * best);
+  if (!tells)
+    return;
+  // What a probe has sent arrives in its round or the next. If it is more, there is another probe.
+  const bool is_answered = gain_ <= 1 && delivered >= answered * before;
+  gain_ = is_answered ? 0 : (gain_ + 1) % gains.size();
+  rate_ = std::max(least, gains.at(gain_) * best);
 }
 
 } // namespace adverb::reliability

@@ -2,10 +2,11 @@
 // How fast one peer is sent to. A rate that the program or the policy names is kept. Otherwise the
 // controller starts at ten packets a round trip and probes for the rate at which packets arrive, as
 // BBR does (Cardwell et al., ACM Queue 14(5), 2016): the rate doubles each round trip until
-// deliveries stop to grow, then follows the best delivery rate of ten round trips. A queue as long
-// as the path, or loss above what the link is known to lose, takes 30 % off. A longer round trip
-// that a lower rate does not shorten is the path's. A round in which there was nothing to send says
-// what was wanted, and not what the path can do: it counts only where more arrived than ever.
+// deliveries stop to grow, then follows the best delivery rate of ten round trips. Each eighth
+// round is a probe at a quarter more; if as much more arrives, the next round is one, too. A queue
+// as long as the path, or loss above what the link is known to lose, takes 30 % off. A longer round
+// trip that a lower rate does not shorten is the path's. A round in which there was nothing to send
+// says what was wanted, and not what the path can do: it counts only where more arrived than ever.
 #pragma once
 
 #include <array>
@@ -66,6 +67,7 @@ private:
   uint32_t rounds_of_queue_ = 0;       // one after the other
   std::array<double, 10> delivered_{}; // bytes per second of the last rounds
   size_t rounds_ = 0;
+  size_t gain_ = 0; // of those over the best delivery rate
   bool starting_ = true;
   double best_at_start_ = 0;
   uint32_t rounds_without_growth_ = 0;

@@ -7,6 +7,8 @@
 #include "catch.h"
 
 #include <algorithm>
+#include <deque>
+#include <utility>
 
 using adverb::reliability::Rate;
 using adverb::reliability::RateOptions;
@@ -31,7 +33,8 @@ struct Path {
   Time now{0};
   double queue = 0;
   double arrived = 0;
-  double under_way = 0;
+  double on_path = 0; // behind the queue, with the reports of it
+  std::deque<std::pair<Time, double>> leaves{};
   Time reported{0};
   double offered = 1e18; // bytes per second that there are to send
 
@@ -45,11 +48,15 @@ struct Path {
       const double wanted = std::min(rate.bytes_per_second(), offered) * seconds(step);
       if (offered < rate.bytes_per_second())
         rate.on_idle();
-      const double in_flight = queue + bytes_per_second * seconds(round_trip);
-      queue += std::min(wanted, std::max(0.0, window - in_flight));
+      queue += std::min(wanted, std::max(0.0, window - queue - on_path));
       const double out = std::min(queue, bytes_per_second * seconds(step));
       queue -= out;
-      arrived += out;
+      on_path += out;
+      leaves.emplace_back(now + round_trip, out);
+      for (; leaves.front().first <= now; leaves.pop_front()) {
+        on_path -= leaves.front().second;
+        arrived += leaves.front().second;
+      }
       if (now - reported < std::max(trip() / 4, step))
         continue;
       reported = now;
@@ -91,6 +98,22 @@ TEST_CASE("a round trip that has become longer for good is no queue") {
     path.round_trip = round_trip;
     path.run(100 * round_trip);
     CHECK(path.use() > 0.4);
+  }
+}
+
+TEST_CASE("after a time of many losses the rate is soon what it was") {
+  for (const Time round_trip : {Time(2ms), Time(25ms), Time(100ms)}) {
+    CAPTURE(round_trip.count());
+    Path path{20e6, round_trip};
+    path.run(60 * round_trip);
+    for (int round = 0; round < 20; ++round) {
+      path.now += round_trip;
+      path.rate.on_feedback(path.now, round_trip, 100, 100, 0);
+    }
+    CHECK(path.use() < 0.05);
+    path.run(40 * round_trip);
+    CHECK(path.use() > 0.4);
+    CHECK(path.use() < 1.6);
   }
 }
 
