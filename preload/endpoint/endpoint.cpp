@@ -253,8 +253,8 @@ int Endpoint::send(const void* buffer, size_t bytes, const adverb_send_options& 
   return 0;
 }
 
-// The scheme of least mean by the model, fed with what was measured on this path. The choice costs
-// up to milliseconds, so it stands until a measurement has moved by an eighth.
+// The scheme of least mean for one message by the model, fed with what was measured on this path.
+// The choice costs up to milliseconds, so it stands until a measurement has moved by an eighth.
 Scheme Endpoint::auto_scheme(uint64_t bytes) {
   const auto& rate = party_->sender().rate();
   if (rate.smoothed_round_trip() == Time{0} || bytes == 0)
@@ -263,9 +263,11 @@ Scheme Endpoint::auto_scheme(uint64_t bytes) {
   transfer.message_bytes = bytes;
   transfer.chunk_bytes = cut_.chunk_bytes;
   transfer.packet_bytes = cut_.packet_bytes;
-  transfer.bytes_per_second = rate.bytes_per_second();
+  transfer.bytes_per_second = rate.delivery_rate();
   transfer.rtt_ns = static_cast<double>(rate.smoothed_round_trip().count());
   transfer.packet_loss = std::max(rate.loss(), options_.link_loss);
+  if (reliability::is_one_of_many(transfer, party_->sender().unsent() * cut_.packet_bytes))
+    return {};
   const auto moved = [](double before, double now) {
     constexpr double enough = 1.125;
     return now > before * enough || now * enough < before;

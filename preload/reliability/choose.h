@@ -32,6 +32,13 @@ struct Choice {
 // The scheme with the least mean. A scheme is preferred to one before it in the list only if it is
 // faster by least_gain. The list has 1 scheme at least, and all of them are valid. Pure, without
 // allocation; any thread may call it.
+// Whether a message goes behind so much that is not sent yet (bytes) that it takes a round trip to
+// send. Then what counts is how many messages the link and the processors carry, and not how long
+// one takes: a loss costs one packet more, parity packets and work for each message.
+constexpr bool is_one_of_many(const Transfer& transfer, uint64_t unsent) noexcept {
+  return static_cast<double>(unsent) >= transfer.bytes_per_second * transfer.rtt_ns / 1e9;
+}
+
 Choice choose_scheme(const Transfer& transfer, std::span<const Scheme> from = candidates) noexcept;
 
 } // namespace adverb::reliability

@@ -43,6 +43,11 @@ Time Rate::timeout(double alpha) const noexcept {
   return std::max(wanted, smoothed_ + 4 * variance_);
 }
 
+double Rate::delivery_rate() const noexcept {
+  const double best = *std::max_element(delivered_.begin(), delivered_.end());
+  return best > 0 && options_.bytes_per_second <= 0 ? best : rate_;
+}
+
 uint64_t Rate::window() const noexcept {
   if (options_.bytes_per_second > 0 || shortest_ == Time{0})
     return UINT64_MAX;

@@ -38,6 +38,8 @@ public:
   void on_idle() noexcept { was_idle_ = true; }
 
   double bytes_per_second() const noexcept { return rate_; }
+  // The most that has arrived in one of the last ten rounds; before the first, what is sent.
+  double delivery_rate() const noexcept;
   Time smoothed_round_trip() const noexcept { return smoothed_; } // 0: none was seen
   Time shortest_round_trip() const noexcept { return shortest_; }
   // After so long without a report, (1 + alpha) round trips and the variance seen, a packet is

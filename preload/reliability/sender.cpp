@@ -279,6 +279,13 @@ Run Sender::parity_of(Message& m, uint64_t room, Time now) {
   return sent(Kind::parity, m.number, first / word_bits, bits(first % word_bits, count), now);
 }
 
+uint64_t Sender::unsent() const noexcept {
+  uint64_t packets = 0;
+  for (const auto& m : messages_)
+    packets += m->fresh_left;
+  return packets;
+}
+
 Time Sender::wake(Time now) const {
   if (messages_.empty())
     return Time::max();

@@ -87,6 +87,8 @@ public:
   bool is_over(uint64_t message) noexcept { return find(message) == nullptr; }
   bool idle() const noexcept { return messages_.empty(); }
   uint64_t under_way() const noexcept { return under_way_; }
+  // Packets that may go and were never sent. It looks at each open message.
+  uint64_t unsent() const noexcept;
   uint64_t next_message() const noexcept { return next_message_; }
   const Rate& rate() const noexcept { return rate_; }
   const SenderStats& stats() const noexcept { return stats_; }

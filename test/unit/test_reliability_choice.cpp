@@ -47,6 +47,13 @@ TEST_CASE("a long link with loss gets a code, with more parity for more loss", "
   CHECK(more.scheme.m * some.scheme.k > some.scheme.m * more.scheme.k);
 }
 
+TEST_CASE("a message behind a round trip of others is one of many", "[choice]") {
+  const Transfer t = transfer(1e-2); // 50 GB/s, 25 ms: 1.25 GB
+  CHECK(is_one_of_many(t, 1'300'000'000));
+  CHECK_FALSE(is_one_of_many(t, 1'200'000'000));
+  CHECK_FALSE(is_one_of_many(t, 0));
+}
+
 TEST_CASE("of schemes that are equally fast the first is chosen", "[choice]") {
   const Scheme by_xor{.parity = Parity::xor_parity, .k = 32, .m = 8};
   const Scheme by_mds{.parity = Parity::mds, .k = 32, .m = 8};

@@ -441,6 +441,24 @@ TEST_CASE("all that a streaming send has named comes, whatever is never named") 
   }
 }
 
+TEST_CASE("what was never sent is counted until it has gone, or its message") {
+  PartyOptions options;
+  options.cut = {4096, 1024};
+  Pair pair(options, {}, 1ms, 1);
+  Buffer bytes(20'000);
+  CHECK(pair.left->sender().unsent() == 0);
+  pair.left->send(bytes.data(), 10 * 1024, {}, 0);
+  const uint64_t streamed = pair.left->send(bytes.data(), 3 * 1024, {}, 0, true);
+  CHECK(pair.left->sender().unsent() == 10);
+  pair.left->ready(streamed, 0, 2 * 1024);
+  CHECK(pair.left->sender().unsent() == 12);
+  for (int i = 0; i < 2; ++i)
+    pair.right->receive(bytes.data(), bytes.size());
+  while (pair.left->sender().unsent() != 0)
+    REQUIRE(pair.step());
+  CHECK(pair.left->sender().stats().packets == 12);
+}
+
 TEST_CASE("bytes that are no packet of the pair change nothing") {
   for (uint64_t seed = 1; seed <= 100; ++seed) {
     INFO("seed " << seed);
