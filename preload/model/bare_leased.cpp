@@ -2,7 +2,7 @@
 // Bare requests that name leased bytes of the peer's memory: READs, WRITEs and atomics, one at a
 // time, that report. What is leased is looked up for each, under the lock of Leases; what they
 // bring comes to the program's own memory, by a window, so that nothing is left to be done when
-// they complete. All else that is leased goes by the ring (transfer/leased.cpp).
+// they complete. All else that is leased goes by the ring (ways/leased.cpp).
 #include "model/bare.h"
 
 #include <cerrno>

@@ -2,12 +2,12 @@
 // Its beginning and end, its peer, and what the transfer room asks of it. States: qp_state.cpp,
 // posts: qp_post.cpp, completions: qp_completion.cpp.
 #include "model/qp.h"
-#include "model/ways.h"
 #include "observe/counters.h"
 #include "observe/log.h"
 #include "provider/real.h"
 #include "steering/opcode.h"
 #include "transfer/protocol.h"
+#include "ways/ways.h"
 #include "world/world.h"
 
 #include <algorithm>
@@ -73,7 +73,7 @@ Qp::Qp(Parts parts, ibv_qp* qp, ibv_qp_type type, const ibv_qp_cap& cap, bool al
                 ring_),
       bare_({world(), *this, context_->regions(), elements_, pd_->staging, pd_->verbs,
              context_->copy_below(), post_send_, qp,
-             all_signaled ? unsigned{IBV_SEND_SIGNALED} : 0U, ways().back()->carried,
+             all_signaled ? unsigned{IBV_SEND_SIGNALED} : 0U, ways::table().back()->carried,
              connected() ? ring_.capacity() : UINT64_MAX, ring_.sges(),
              context_->posts_by_system_call()}),
       device_(*this, ring_, bare_), messages_(world(), ring_, type == IBV_QPT_UC),
@@ -85,7 +85,7 @@ Qp::Qp(Parts parts, ibv_qp* qp, ibv_qp_type type, const ibv_qp_cap& cap, bool al
              bare_,
              {&messages_},
              messages_,
-             ways(),
+             ways::table(),
              order(world(), context_->device(), type)}),
       prover_(world(), *this, device_, *pd_->slots, type != IBV_QPT_UC) {
   if (!srq_)
@@ -473,7 +473,7 @@ bool Qp::is_real(uint32_t remote_key, steering::RealKey& real) {
 
 void Qp::on_real(const ibv_send_wr& wr, uint64_t length) noexcept {
   way_trace_.note(world().trace, qpn_, {wr.opcode, length, steering::remote_key(wr)},
-                  ways().size() - 1,
+                  ways::table().size() - 1,
                   peer_ == Peer::stock ? steering::Reason::peer_stock : steering::Reason::real_key);
 }
 

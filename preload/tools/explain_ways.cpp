@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // Which way requests take: the library's own choice (steering/choose.h), asked with made-up facts.
-#include "model/ways.h"
 #include "steering/choose.h"
 #include "tools/explain.h"
+#include "ways/ways.h"
 
 #include <cstdio>
 #include <string>
@@ -44,7 +44,7 @@ constexpr struct {
 };
 
 std::string said_of(const Facts& facts) {
-  return steering::words(steering::choose(facts, model::ways()), facts);
+  return steering::words(steering::choose(facts, ways::table()), facts);
 }
 
 } // namespace

@@ -2,7 +2,6 @@
 // adverb trace: what one process has decided of late, and why.
 #define FMT_HEADER_ONLY // the code of fmt; elsewhere its declarations do
 
-#include "model/ways.h"
 #include "observe/directory.h"
 #include "observe/trace_log.h"
 #include "steering/choose.h"
@@ -10,6 +9,7 @@
 #include "tools/commands.h"
 #include "tools/page_of.h"
 #include "tools/text.h"
+#include "ways/ways.h"
 
 #include <algorithm>
 #include <bit>
@@ -118,7 +118,7 @@ std::string sizes(uint64_t bytes) {
 }
 
 const steering::WayRow* row_of(const TraceEvent& event) {
-  const auto ways = model::ways();
+  const auto ways = ways::table();
   return event.second < ways.size() ? ways[event.second] : nullptr;
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-// The check of what a READ by a view has brought (preload/transfer/landing.h), beside memcmp(3) of
+// The check of what a READ by a view has brought (preload/ways/landing.h), beside memcmp(3) of
 // as many bytes that are equal, by turns.
 //
 //   bench_landing BYTES TURNS    prints the nanoseconds of memcmp and of the check, of each turn
-#include "transfer/landing.h"
+#include "ways/landing.h"
 
 #include <algorithm>
 #include <array>
@@ -40,7 +40,7 @@ int main(int argc, char** argv) {
   if (bytes == 0 || bytes > bytes_of_turn || turns == 0)
     return failed("BYTES TURNS");
   std::mt19937_64 random(1); // NOLINT(bugprone-random-generator-seed): the same bytes each time
-  adverb::transfer::Pattern pattern;
+  adverb::ways::Pattern pattern;
   std::ranges::generate(pattern, [&] { return static_cast<std::byte>(random()); });
   std::vector<std::byte> came(bytes);
   std::ranges::generate(came, [&] { return static_cast<std::byte>(random()); });
@@ -52,7 +52,7 @@ int main(int argc, char** argv) {
     const double compared = nanoseconds(
         rounds, [&] { unequal += compare(came.data(), same.data(), bytes) != 0 ? 1U : 0U; });
     const double checked = nanoseconds(rounds, [&] {
-      adverb::transfer::Landing landing(pattern, 0);
+      adverb::ways::Landing landing(pattern, 0);
       const auto suspect = [&](uint64_t) { ++suspects; };
       landing.came(came, suspect);
       landing.end(suspect);

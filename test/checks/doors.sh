@@ -5,7 +5,7 @@
 # shellcheck source=test/checks/lib.sh
 . "$(dirname "$0")/lib.sh"
 
-ways=$(sed -n 's/^WAY(\([a-z_]*\),.*/\1/p' preload/steering/ways.def)
+ways=$(sed -n 's/^WAY(\([a-z_]*\),.*/\1/p' preload/ways/ways.def)
 [ -n "$ways" ] || not_ok "ways.def names ways" "none found"
 
 # Comments may speak of them; code may not. The words as whole words and as parts of names.

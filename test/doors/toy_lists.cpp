@@ -1,37 +1,35 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // The lists of libadverb-toy.so: the library's, and a row more of each.
-#include "model/ways.h"
 #include "toy_handlers.h"
+#include "ways/ways.h"
 
 #include <array>
 
-namespace adverb::steering {
+namespace adverb::ways {
+
+using namespace steering;
 extern const WayFunctions toy_way;
 #define WAY(name, words) extern const WayFunctions name##_way;
-#include "steering/ways.def"
+#include "ways/ways.def"
 #undef WAY
-} // namespace adverb::steering
 
-namespace adverb::model {
-
-steering::WayTable ways() noexcept {
-  using namespace steering;
+WayTable table() noexcept {
   static constexpr WayRow toy_row{"toy", "requests carried in small pieces",
                                   observe::Counter::posts_queued, toy_way};
 #define WAY(name, words)                                                                           \
   static constexpr WayRow name##_row{#name, words, observe::Counter::posts_##name, name##_way};
-#include "steering/ways.def"
+#include "ways/ways.def"
 #undef WAY
 #define WAY(name, words) &name##_row,
-  static constexpr const WayRow* table[] = {
+  static constexpr const WayRow* rows[] = {
       &toy_row,
-#include "steering/ways.def"
+#include "ways/ways.def"
   };
 #undef WAY
-  return table;
+  return rows;
 }
 
-} // namespace adverb::model
+} // namespace adverb::ways
 
 namespace adverb::transfer {
 

@@ -10,8 +10,9 @@
 
 #include <algorithm>
 
-namespace adverb::steering {
+namespace adverb::ways {
 
+using namespace steering;
 using transfer::Status;
 
 namespace {
@@ -102,4 +103,4 @@ std::unique_ptr<Way> make(Seat& seat) {
 extern const WayFunctions toy_way;
 const WayFunctions toy_way{fits, make};
 
-} // namespace adverb::steering
+} // namespace adverb::ways

@@ -63,7 +63,7 @@ expect_output "explain says which way requests take, by the library's own choice
 missing=""
 while read -r way; do
   [[ $output == *": $way ("* ]] || missing+=" $way"
-done < <(sed -n 's/^WAY(\([a-z_]*\),.*/\1/p' "$ADVERB_REPO/preload/steering/ways.def")
+done < <(sed -n 's/^WAY(\([a-z_]*\),.*/\1/p' "$ADVERB_REPO/preload/ways/ways.def")
 if [ -z "$missing" ]; then pass "explain shows every way"; else fail "explain shows every way" "it lacks$missing"; fi
 run "$adverb" policy explain --profile off sh
 expect_output "explain says when nothing is changed" 0 "nothing is changed"

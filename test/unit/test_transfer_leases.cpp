@@ -10,10 +10,10 @@
 
 #include <infiniband/verbs.h>
 
-namespace adverb::steering {
-extern const WayFunctions leased_way; // transfer/leased.cpp
-extern const WayFunctions grant_way;  // transfer/grant.cpp
-} // namespace adverb::steering
+namespace adverb::ways {
+extern const steering::WayFunctions leased_way; // ways/leased.cpp
+extern const steering::WayFunctions grant_way;  // ways/grant.cpp
+} // namespace adverb::ways
 
 namespace {
 
@@ -200,43 +200,45 @@ TEST_CASE("what is carried otherwise, beside what has to be, counts as a use tha
 
 TEST_CASE("what is short goes along with what the peer's CPU has before it, though it is leased") {
   using namespace adverb::steering;
+  namespace ways = adverb::ways;
   Facts facts;
   facts.opcode = IBV_WR_RDMA_READ;
   facts.length = 4096;
   facts.connected = true;
   facts.peer = adverb::steering::Peer::linked;
   facts.key.kind = KeyVerdict::Kind::virtual_key;
-  CHECK(leased_way.fits(facts) == Fit::no);
+  CHECK(ways::leased_way.fits(facts) == Fit::no);
   facts.leased = true;
-  CHECK(leased_way.fits(facts) == Fit::yes);
+  CHECK(ways::leased_way.fits(facts) == Fit::yes);
   facts.beside_unload = true;
-  CHECK(leased_way.fits(facts) == Fit::no);
+  CHECK(ways::leased_way.fits(facts) == Fit::no);
   facts.length = 64 << 10; // which takes longer than to change the lane
-  CHECK(leased_way.fits(facts) == Fit::yes);
+  CHECK(ways::leased_way.fits(facts) == Fit::yes);
 }
 
 TEST_CASE(
     "an atomic goes by a lease, or else by a window of its own, and none does that is not sound") {
   using namespace adverb::steering;
+  namespace ways = adverb::ways;
   Facts facts;
   facts.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
   facts.length = 8;
   facts.connected = true;
   facts.peer = adverb::steering::Peer::linked;
   facts.key.kind = KeyVerdict::Kind::virtual_key;
-  CHECK(grant_way.fits(facts) == Fit::yes);
-  CHECK(leased_way.fits(facts) == Fit::no);
+  CHECK(ways::grant_way.fits(facts) == Fit::yes);
+  CHECK(ways::leased_way.fits(facts) == Fit::no);
   facts.leased = true; // which says nothing of it that is told of by no completion
-  CHECK(grant_way.fits(facts) == Fit::yes);
-  CHECK(leased_way.fits(facts) == Fit::no);
+  CHECK(ways::grant_way.fits(facts) == Fit::yes);
+  CHECK(ways::leased_way.fits(facts) == Fit::no);
   facts.signaled = true;
-  CHECK(grant_way.fits(facts) == Fit::no);
-  CHECK(leased_way.fits(facts) == Fit::yes);
+  CHECK(ways::grant_way.fits(facts) == Fit::no);
+  CHECK(ways::leased_way.fits(facts) == Fit::yes);
   facts.beside_unload = true; // the CPU does none
-  CHECK(leased_way.fits(facts) == Fit::yes);
+  CHECK(ways::leased_way.fits(facts) == Fit::yes);
   facts.remote_address = 4;
-  CHECK(leased_way.fits(facts) == Fit::no);
-  CHECK(grant_way.fits(facts) == Fit::no);
+  CHECK(ways::leased_way.fits(facts) == Fit::no);
+  CHECK(ways::grant_way.fits(facts) == Fit::no);
 }
 
 TEST_CASE("what was used in terms gone by counts half for each") {

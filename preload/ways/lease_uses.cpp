@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-#include "transfer/lease_uses.h"
+#include "ways/lease_uses.h"
 
 #include <algorithm>
 #include <utility>
 
-namespace adverb::transfer {
+namespace adverb::ways {
 
 Lease* LeaseUses::lease_of(const steering::Request& r) const noexcept {
   const auto use = std::ranges::find(uses_, r.seq, &Use::seq);
@@ -30,4 +30,4 @@ void LeaseUses::end_all() {
     use.of->done(*use.lease);
 }
 
-} // namespace adverb::transfer
+} // namespace adverb::ways

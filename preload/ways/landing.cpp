@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-#include "transfer/landing.h"
+#include "ways/landing.h"
 
 #include <array>
 #include <cstring>
 
-namespace adverb::transfer {
+namespace adverb::ways {
 
 namespace {
 
@@ -84,4 +84,4 @@ void Landing::look(std::span<const std::byte> bytes, size_t in_page) noexcept {
     one();
 }
 
-} // namespace adverb::transfer
+} // namespace adverb::ways

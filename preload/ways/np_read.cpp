@@ -10,9 +10,9 @@
 #include "steering/elements.h"
 #include "steering/opcode.h"
 #include "steering/way.h"
-#include "transfer/landing.h"
-#include "transfer/lease_uses.h"
 #include "transfer/message_lane.h"
+#include "ways/landing.h"
+#include "ways/lease_uses.h"
 #include "world/world.h"
 
 #include <algorithm>
@@ -21,8 +21,9 @@
 #include <utility>
 #include <vector>
 
-namespace adverb::steering {
+namespace adverb::ways {
 
+using namespace steering;
 using observe::Counter;
 using transfer::Kind;
 using transfer::Lease;
@@ -71,7 +72,7 @@ private:
   bool send_part(Request& r, Part& part, bool last);
 
   Seat& seat_;
-  transfer::LeaseUses uses_;
+  LeaseUses uses_;
   std::vector<Missing> missing_;
 };
 
@@ -123,14 +124,14 @@ std::vector<NpRead::Part> NpRead::look(const Request& r, const registration::Pat
   const uint64_t first = remote_address(r.wr);
   const auto suspect = [&](uint64_t page) {
     const uint64_t from = page > first ? page - first : 0;
-    const uint64_t to = std::min(page + transfer::page_bytes - first, r.length);
+    const uint64_t to = std::min(page + page_bytes - first, r.length);
     seat_.world.counters.count(Counter::read_pages_missed);
     if (!parts.empty() && parts.back().to == from)
       parts.back().to = to;
     else
       parts.push_back({from, to});
   };
-  transfer::Landing landing(pattern, first);
+  Landing landing(pattern, first);
   seat_.elements.look_at(r,
                          [&](std::span<const std::byte> bytes) { landing.came(bytes, suspect); });
   landing.end(suspect);
@@ -214,4 +215,4 @@ std::unique_ptr<Way> make(Seat& seat) {
 extern const WayFunctions np_read_way;
 const WayFunctions np_read_way{fits, make};
 
-} // namespace adverb::steering
+} // namespace adverb::ways

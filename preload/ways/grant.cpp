@@ -12,8 +12,9 @@
 #include <utility>
 #include <vector>
 
-namespace adverb::steering {
+namespace adverb::ways {
 
+using namespace steering;
 using transfer::Kind;
 using transfer::Status;
 
@@ -203,4 +204,4 @@ std::unique_ptr<Way> make(Seat& seat) {
 extern const WayFunctions grant_way;
 const WayFunctions grant_way{fits, make};
 
-} // namespace adverb::steering
+} // namespace adverb::ways

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // Which pages of what a READ brought may have been away, against the rule said slowly.
 #include "catch.h"
-#include "transfer/landing.h"
+#include "ways/landing.h"
 
 #include <algorithm>
 #include <random>
 #include <set>
 #include <vector>
 
-using namespace adverb::transfer;
+using namespace adverb::ways;
 
 namespace {
 

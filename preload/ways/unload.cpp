@@ -10,8 +10,9 @@
 
 #include <algorithm>
 
-namespace adverb::steering {
+namespace adverb::ways {
 
+using namespace steering;
 using observe::Counter;
 using transfer::Kind;
 using transfer::Status;
@@ -181,4 +182,4 @@ std::unique_ptr<Way> make(Seat& seat) {
 extern const WayFunctions unload_way;
 const WayFunctions unload_way{fits, make};
 
-} // namespace adverb::steering
+} // namespace adverb::ways

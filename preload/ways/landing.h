@@ -18,7 +18,7 @@
 #include <span>
 #include <utility>
 
-namespace adverb::transfer {
+namespace adverb::ways {
 
 using registration::Pattern;
 inline constexpr size_t page_bytes = registration::pattern_bytes;
@@ -67,4 +67,4 @@ private:
   bool equal_ = true;   // those are the pattern's
 };
 
-} // namespace adverb::transfer
+} // namespace adverb::ways

@@ -4,7 +4,9 @@
 #include "steering/elements.h"
 #include "steering/way.h"
 
-namespace adverb::steering {
+namespace adverb::ways {
+
+using namespace steering;
 
 namespace {
 
@@ -36,4 +38,4 @@ std::unique_ptr<Way> make(Seat& seat) {
 extern const WayFunctions offload_way;
 const WayFunctions offload_way{fits, make};
 
-} // namespace adverb::steering
+} // namespace adverb::ways

@@ -12,7 +12,10 @@
 #include <utility>
 #include <vector>
 
-namespace adverb::transfer {
+namespace adverb::ways {
+
+using transfer::Lease;
+using transfer::Leases;
 
 class LeaseUses {
 public:
@@ -44,4 +47,4 @@ private:
   std::vector<Use> uses_; // in the order of the requests
 };
 
-} // namespace adverb::transfer
+} // namespace adverb::ways

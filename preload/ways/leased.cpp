@@ -5,13 +5,14 @@
 #include "steering/elements.h"
 #include "steering/opcode.h"
 #include "steering/way.h"
-#include "transfer/lease_uses.h"
 #include "transfer/message_lane.h"
+#include "ways/lease_uses.h"
 
 #include <memory>
 
-namespace adverb::steering {
+namespace adverb::ways {
 
+using namespace steering;
 using transfer::Lease;
 using transfer::Leases;
 
@@ -35,7 +36,7 @@ public:
 
 private:
   Seat& seat_;
-  transfer::LeaseUses uses_;
+  LeaseUses uses_;
 };
 
 Step Leased::issue(Request& r, int& why) {
@@ -79,4 +80,4 @@ std::unique_ptr<Way> make(Seat& seat) {
 extern const WayFunctions leased_way;
 const WayFunctions leased_way{fits, make};
 
-} // namespace adverb::steering
+} // namespace adverb::ways
