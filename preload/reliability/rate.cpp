@@ -16,6 +16,7 @@ constexpr uint32_t rounds_to_stop = 3; // without growth
 constexpr double relief = 0.7;
 constexpr uint32_t rounds_to_drain = 2; // at a lower rate
 constexpr double loss_allowed = 0.02;   // above link_loss
+constexpr uint64_t judged_least = 64;   // packets, before their losses say anything
 constexpr double loss_memory = 2000;    // packets
 constexpr double slowest_packets = 2;   // a round trip
 // Gains over the best delivery rate, one a round: probe, drain, cruise.
@@ -107,11 +108,23 @@ bool Rate::is_queueing() noexcept {
   return true;
 }
 
+// Few packets make a poor estimate of loss, so rounds of few are taken together, and three standard
+// deviations are allowed.
+bool Rate::is_losing() noexcept {
+  if (judged_ < judged_least)
+    return false;
+  const auto judged = static_cast<double>(std::exchange(judged_, 0));
+  const double lost = static_cast<double>(std::exchange(judged_lost_, 0)) / judged;
+  const double allowed = options_.link_loss + loss_allowed;
+  return lost > allowed + 3 * std::sqrt(allowed / judged);
+}
+
 void Rate::end_round(Time now) noexcept {
   const double took = seconds(now - round_began_);
   const double delivered = static_cast<double>(round_arrived_) * options_.packet_bytes / took;
   const uint64_t seen = round_arrived_ + round_lost_;
-  const double lost = seen == 0 ? 0 : static_cast<double>(round_lost_) / static_cast<double>(seen);
+  judged_ += seen;
+  judged_lost_ += round_lost_;
   const bool queueing = is_queueing();
   const bool was_idle = std::exchange(was_idle_, false);
   round_began_ = now;
@@ -125,10 +138,7 @@ void Rate::end_round(Time now) noexcept {
     delivered_.at(rounds_++ % delivered_.size()) = delivered;
   const double best = *std::max_element(delivered_.begin(), delivered_.end());
   const double least = slowest_packets * options_.packet_bytes / seconds(smoothed_);
-  // Few packets make a poor estimate of loss: three standard deviations are allowed.
-  const double chance =
-      3 * std::sqrt((options_.link_loss + loss_allowed) / static_cast<double>(seen));
-  const bool losing = lost > options_.link_loss + loss_allowed + chance;
+  const bool losing = is_losing();
   if (starting_) {
     if (delivered >= grown * best_at_start_) {
       best_at_start_ = delivered;

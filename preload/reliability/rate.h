@@ -51,6 +51,7 @@ public:
 
 private:
   bool is_queueing() noexcept;
+  bool is_losing() noexcept;
   void end_round(Time now) noexcept;
 
   RateOptions options_;
@@ -64,6 +65,8 @@ private:
   uint64_t round_arrived_ = 0;
   uint64_t round_lost_ = 0;
   bool was_idle_ = false;
+  uint64_t judged_ = 0; // packets whose losses are not judged yet
+  uint64_t judged_lost_ = 0;
   Time round_trip_in_round_{0};        // the shortest in it
   Time queued_{0};                     // that of the round before
   uint32_t rounds_of_queue_ = 0;       // one after the other

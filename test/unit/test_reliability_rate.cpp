@@ -137,6 +137,26 @@ TEST_CASE("what there was not to send says nothing of the path") {
   }
 }
 
+// One packet of two is half of a round, and 5 % of twenty rounds.
+TEST_CASE("losses of few packets are judged together") {
+  Rate rate(RateOptions{.packet_bytes = 1024});
+  Time now{0};
+  rate.on_feedback(now, 100ms, 1, 0, 0);
+  const double before = rate.bytes_per_second();
+  for (int round = 0; round < 400; ++round) {
+    now += 100ms;
+    rate.on_idle();
+    rate.on_feedback(now, 100ms, 2, round % 20 == 0 ? 1 : 0, 0);
+  }
+  CHECK(rate.bytes_per_second() >= before);
+  for (int round = 0; round < 400; ++round) { // and half of all is too much
+    now += 100ms;
+    rate.on_idle();
+    rate.on_feedback(now, 100ms, 1, 1, 0);
+  }
+  CHECK(rate.bytes_per_second() < before);
+}
+
 TEST_CASE("a rate that was named is kept") {
   Rate rate(RateOptions{.bytes_per_second = 7e6});
   rate.on_feedback(1s, 1ms, 10, 90, 0);
