@@ -20,10 +20,10 @@ using endpoint::MessageName;
 
 namespace {
 
-// With messages of 64 KiB 16 MiB may be under way. A message that loses a packet takes a round trip
+// With messages of 64 KiB 8 MiB may be under way. A message that loses a packet takes a round trip
 // more, and those behind it wait for it to be handed on. So of a link of 100 ms that loses 1 % this
-// is 100 MB/s, a quarter of it 25.
-constexpr uint32_t credits_most = 256;
+// is 50 MB/s. Their buffers become resident once they are used: 24 MiB at each end.
+constexpr uint32_t credits_most = 128;
 // A buffer is free when the peer has said that the message is there, which may be said later than
 // the answer to it.
 constexpr uint32_t sends_of_credit = 2;
