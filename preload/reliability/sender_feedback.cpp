@@ -45,15 +45,19 @@ void Sender::learn(const Feedback& feedback, Time now) {
   Time trip{0};
   if (after != log_.begin()) {
     highest_sent_ = std::max(highest_sent_, std::prev(after)->sent);
-    trip = now - std::prev(after)->sent - Time(static_cast<int64_t>(feedback.held_for));
+    const Time since = now - std::prev(after)->sent;
+    if (feedback.held_for < static_cast<uint64_t>(std::max<int64_t>(since.count(), 0)))
+      trip = since - Time(static_cast<int64_t>(feedback.held_for));
   }
-  const uint64_t arrived = feedback.arrived - std::min(arrived_, feedback.arrived);
   const uint64_t sent = feedback.highest - highest_;
+  // Late ones of before included, and no more than could have come.
+  const uint64_t arrived =
+      std::min(feedback.arrived - std::min(arrived_, feedback.arrived), 2 * sent + word_bits);
   const uint64_t again = feedback.duplicates - std::min(duplicates_, feedback.duplicates);
   if (again * spurious > arrived)
     reordering_ = std::min(rate_.smoothed_round_trip() / 2,
                            std::max(2 * reordering_, rate_.smoothed_round_trip() / 32));
-  rate_.on_feedback(now, std::max(trip, Time{0}), arrived, sent - std::min(arrived, sent),
+  rate_.on_feedback(now, trip, arrived, sent - std::min(arrived, sent),
                     feedback.starved - std::min(starved_, feedback.starved));
   highest_ = feedback.highest;
   arrived_ = std::max(arrived_, feedback.arrived);
@@ -69,13 +73,15 @@ void Sender::learn(const Section& section) {
     end(*m, section.end);
     return;
   }
-  const auto take = [m](uint32_t word, uint64_t packets) {
+  bool some_spared = false;
+  const auto take = [m, &some_spared](uint32_t word, uint64_t packets) {
     m->final_[word] |= packets;
     if (m->scheme.unit == Unit::chunk)
       return; // a chunk goes whole
     const uint64_t spared = m->repair[word] & packets;
     m->repair[word] &= ~packets;
     m->repairs -= count_of(spared);
+    some_spared |= spared != 0;
   };
   const uint32_t base = std::min(section.base, m->total);
   for (; m->final_words < base / word_bits; ++m->final_words)
@@ -84,6 +90,11 @@ void Sender::learn(const Section& section) {
     const uint32_t word = section.first + i;
     take(word, section.packets[i] & bits(0, std::min(word_bits, m->total - word * word_bits)));
   }
+  // What is spared will not be judged, and a block may have waited for that.
+  for (uint32_t b = 0; some_spared && b < m->of_block.size(); ++b)
+    if (const Block& block = m->of_block[b];
+        !block.fell_back && block.unjudged == 0 && block.unsent != 0)
+      repeat_stalled(*m, b);
 }
 
 // Of what was sent before the latest packet that arrived, what is not there is lost.

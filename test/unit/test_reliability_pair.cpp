@@ -441,6 +441,50 @@ TEST_CASE("all that a streaming send has named comes, whatever is never named") 
   }
 }
 
+// A time without reports has all of a block taken for lost. Some of it goes again, in vain; of the
+// rest a late report says that it had come. Then nothing is left to judge, and one packet to send.
+TEST_CASE("what was named goes again though a late report has spared the rest") {
+  SenderOptions options;
+  options.cut = {1024, 1024};
+  options.rate.bytes_per_second = 1e9;
+  options.credit = options.granted = 1000;
+  options.round_trip = 1ms;
+  options.silence = 1000s;
+  Sender sender(options);
+  const uint64_t message =
+      sender.post(200 * 1024, {Detection::nack, Unit::packet, Parity::mds, 200, 20}, false);
+  sender.make_ready(message, 0, 64);
+  Time now = 1s;
+  const auto is_data = [](const std::optional<Run>& run) { return run && run->kind == Kind::data; };
+  uint64_t sent = 0;
+  for (; sent != ~uint64_t{0}; now += 100us)
+    if (const auto run = sender.next(now); is_data(run))
+      sent |= run->packets;
+  now += 4ms; // nothing has been heard of any
+  const auto again = sender.next(now);
+  REQUIRE(is_data(again));
+  REQUIRE((again->packets & 1) != 0);
+  REQUIRE(again->packets != ~uint64_t{0});
+  now += 1s;
+  for (int i = 0; i < 10; ++i, now += 1s) // it asks, and sends no more
+    REQUIRE_FALSE(is_data(sender.next(now)));
+  Feedback feedback;
+  feedback.highest = again->sequence + 16;
+  feedback.arrived = 63;
+  feedback.credit = feedback.granted = 1000;
+  Section section;
+  section.message = message;
+  section.packets = {~uint64_t{1}};
+  section.rest_missing = true;
+  feedback.sections = {section};
+  sender.hear(feedback, now);
+  bool comes = false;
+  for (int i = 0; i < 100 && !comes; ++i, now += 100us)
+    if (const auto run = sender.next(now); is_data(run))
+      comes = run->packets == 1;
+  CHECK(comes);
+}
+
 TEST_CASE("what was never sent is counted until it has gone, or its message") {
   PartyOptions options;
   options.cut = {4096, 1024};
