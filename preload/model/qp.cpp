@@ -7,7 +7,7 @@
 #include "provider/real.h"
 #include "steering/opcode.h"
 #include "transfer/protocol.h"
-#include "ways/ways.h"
+#include "ways/table.h"
 #include "world/world.h"
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 // Which way requests take: the library's own choice (steering/choose.h), asked with made-up facts.
 #include "steering/choose.h"
 #include "tools/explain.h"
-#include "ways/ways.h"
+#include "ways/table.h"
 
 #include <cstdio>
 #include <string>

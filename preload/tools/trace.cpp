@@ -9,7 +9,7 @@
 #include "tools/commands.h"
 #include "tools/page_of.h"
 #include "tools/text.h"
-#include "ways/ways.h"
+#include "ways/table.h"
 
 #include <algorithm>
 #include <bit>

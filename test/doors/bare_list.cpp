@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // The list of libadverb-bare.so: the library's without the way by the peer's CPU.
-#include "ways/ways.h"
+#include "ways/table.h"
 
 namespace adverb::ways {
 

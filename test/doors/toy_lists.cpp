@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // The lists of libadverb-toy.so: the library's, and a row more of each.
 #include "toy_handlers.h"
-#include "ways/ways.h"
+#include "ways/table.h"
 
 #include <array>
 

@@ -5,7 +5,7 @@
 
 namespace adverb::ways {
 
-// The ways of this library, from ways.def. Defined in ways.cpp and nowhere named but where a queue
+// The ways of this library, from ways.def. Defined in table.cpp and nowhere named but where a queue
 // pair is made and by the tools, so that a test links a table of its own in its place.
 steering::WayTable table() noexcept;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-#include "ways/ways.h"
+#include "ways/table.h"
 
 namespace adverb::ways {
 
