@@ -18,22 +18,19 @@ int BareRequests::post_uncancelled(ibv_send_wr* wr, ibv_send_wr** bad) {
 
 // What another is to carry goes by the ring, where the choice is made.
 bool BareRequests::is_by_device(const ibv_send_wr& wr) const noexcept {
-  return has_wrong_count(wr) || steer_ == nullptr ||
-         steer_->by_device(wr.opcode, wr.wr.rdma.remote_addr, length_of(wr));
-}
-
-uint64_t BareRequests::length_of(const ibv_send_wr& wr) const noexcept {
+  if (has_wrong_count(wr))
+    return true;
   uint64_t length = 0;
-  for (int i = 0; !has_wrong_count(wr) && i < wr.num_sge; ++i)
+  for (int i = 0; i < wr.num_sge; ++i)
     length += wr.sg_list[i].length;
-  return length;
+  return steer_ == nullptr || steer_->by_device(wr.opcode, wr.wr.rdma.remote_addr, length);
 }
 
 bool BareRequests::ask(const ibv_send_wr& wr, uint32_t traits) {
   if ((traits & steering::trait_one_sided) == 0 || real_.is(steering::remote_key(wr)) ||
       !parts_.keys.is_real(steering::remote_key(wr), real_) || !key_is_known(wr, traits))
     return false;
-  parts_.keys.on_real(wr, length_of(wr));
+  parts_.keys.on_real(steering::remote_key(wr));
   return true;
 }
 
@@ -146,6 +143,8 @@ int BareRequests::post_lent(ibv_send_wr& wr, ibv_send_wr** bad,
     return rc;
   }
   take(wr, steering::traits_of(wr.opcode));
+  if (leases != nullptr)
+    note_leased(wr, wr.sg_list->length);
   parts_.world.counters.count(leases == nullptr ? parts_.posted : observe::Counter::posts_leased);
   if (wr.num_sge == 1 && lent == 1 && lent_.back().hold)
     learn(wr, lent_.back().hold.window);

@@ -29,6 +29,7 @@
 #include "transfer/leases.h"
 #include "world/world.h"
 
+#include <bit>
 #include <cstddef>
 #include <cstring>
 #include <limits>
@@ -54,8 +55,10 @@ public:
   // Whether the remote key is known to be one that the peer's device judges; `real` then says so
   // until the queue is stopped, cleared, or told that the link is gone.
   virtual bool is_real(uint32_t remote_key, steering::RealKey& real) = 0;
-  // The device carries a request of which is_real() has just said so.
-  virtual void on_real(const ibv_send_wr& wr, uint64_t length) noexcept = 0;
+  // For the trace: requests under a key take the short way from here on; and a request that a lease
+  // carries there, of another shape than the one before.
+  virtual void on_real(uint32_t remote_key) noexcept = 0;
+  virtual void on_leased(const ibv_send_wr& wr, uint64_t length) noexcept = 0;
   // What is leased of the peer's memory, if requests of at most `longest` bytes may go by it now;
   // else null.
   virtual const std::shared_ptr<transfer::Leases>* leases(uint64_t& longest) = 0;
@@ -102,6 +105,7 @@ public:
   bool open() const noexcept { return is_open_; }
   void set_open(bool open) noexcept {
     is_open_ = open;
+    leased_like_ = UINT64_MAX; // by the ring requests like it may take another way
     note_flags();
     open_.store(open && none_in_use());
   }
@@ -282,6 +286,15 @@ private:
   void end_first_lease() noexcept;
   int post_by_lease(ibv_send_wr* wr, ibv_sge element, ibv_send_wr** bad, uint32_t traits,
                     const std::shared_ptr<transfer::Leases>& leases);
+  // That one has gone by a lease: told of if it is not like the one before.
+  void note_leased(const ibv_send_wr& wr, uint64_t length) noexcept {
+    const uint64_t like = uint64_t{steering::remote_key(wr)} << 16 |
+                          static_cast<uint64_t>(std::bit_width(length)) << 8 | wr.opcode;
+    if (like != leased_like_) [[unlikely]] {
+      leased_like_ = like;
+      parts_.keys.on_leased(wr, length);
+    }
+  }
   int post_leased_lent(ibv_send_wr* wr, ibv_send_wr** bad, uint32_t traits, bool brought_in);
 
   bool stands(const ibv_send_wr& wr, uint32_t traits) {
@@ -316,7 +329,6 @@ private:
     return wr.num_sge < 0 || static_cast<uint32_t>(wr.num_sge) > parts_.elements_most;
   }
   bool is_by_device(const ibv_send_wr& wr) const noexcept;
-  uint64_t length_of(const ibv_send_wr& wr) const noexcept; // 0 where the count is wrong
   // Asks the peer about its remote key, if it has one.
   bool ask(const ibv_send_wr& wr, uint32_t traits);
 
@@ -370,6 +382,7 @@ private:
   Fifo<Lent> lent_;
   Fifo<Leased> leased_;
   std::shared_ptr<transfer::Leases> leases_; // of which those are
+  uint64_t leased_like_ = UINT64_MAX;
   uint32_t staged_ = 0; // READs and atomics in leases that what they brought was to be copied for
   steering::RealKey real_; // the last that was asked for
   steering::Steer* steer_ = nullptr;

@@ -128,7 +128,9 @@ int BareRequests::post_by_lease(ibv_send_wr* wr, ibv_sge element, ibv_send_wr** 
     open_.store(is_open_ && none_in_use());
     if (rc != not_plain)
       *bad = wr;
+    return rc;
   }
+  note_leased(*wr, element.length);
   return rc;
 }
 

@@ -471,10 +471,18 @@ bool Qp::is_real(uint32_t remote_key, steering::RealKey& real) {
   return true;
 }
 
-void Qp::on_real(const ibv_send_wr& wr, uint64_t length) noexcept {
-  way_trace_.note(world().trace, qpn_, {wr.opcode, length, steering::remote_key(wr)},
+void Qp::on_real(uint32_t remote_key) noexcept {
+  way_trace_.note(world().trace, qpn_, {WayTrace::any_opcode, 0, remote_key},
                   ways::table().size() - 1,
                   peer_ == Peer::stock ? steering::Reason::peer_stock : steering::Reason::real_key);
+}
+
+void Qp::on_leased(const ibv_send_wr& wr, uint64_t length) noexcept {
+  const auto table = ways::table();
+  const auto leased =
+      std::ranges::find(table, observe::Counter::posts_leased, &steering::WayRow::carried);
+  way_trace_.note(world().trace, qpn_, {wr.opcode, length, steering::remote_key(wr)},
+                  static_cast<size_t>(leased - table.begin()), steering::Reason::virtual_key);
 }
 
 void Qp::on_way_chosen(const steering::Request& r, size_t row, steering::Reason reason) noexcept {

@@ -127,7 +127,8 @@ public:
   uint32_t epoch(const steering::Request& r) const noexcept override;
   void ask_peer() override;
   void ask_key(const steering::Request& r) override;
-  void on_real(const ibv_send_wr& wr, uint64_t length) noexcept override;
+  void on_real(uint32_t remote_key) noexcept override;
+  void on_leased(const ibv_send_wr& wr, uint64_t length) noexcept override;
   void on_way_chosen(const steering::Request& r, size_t row,
                      steering::Reason reason) noexcept override;
   bool may_replay() const noexcept override { return peer_ != steering::Peer::lost; }

@@ -4,7 +4,8 @@
 // between two with each request, so of the changes the 1st, 2nd, 4th, 8th and so on are told.
 //
 // A shape is an opcode, a power of two of bytes, and a remote key. A queue pair has 16; what finds
-// its place taken is not traced. The queue pair's lock guards it.
+// its place taken is not traced. Of a key that the peer's device judges the short way is told of
+// once: all requests under it take that. The queue pair's lock guards it.
 #pragma once
 
 #include "observe/trace.h"
@@ -25,12 +26,12 @@ public:
     uint64_t length; // bytes
     uint32_t key;    // the remote one
   };
+  // What stands for every opcode and length.
+  static constexpr auto any_opcode = static_cast<ibv_wr_opcode>(observe::trace_any_opcode);
   // `row`: its way's, in ways.def.
   void note(observe::Trace& trace, uint32_t qpn, const Request& r, size_t row,
             steering::Reason reason) noexcept {
-    const uint64_t shape = uint64_t{r.key} << 16 |
-                           static_cast<uint64_t>(std::bit_width(r.length)) << 8 |
-                           (static_cast<uint64_t>(r.opcode) + 1);
+    const uint64_t shape = shape_of(r);
     // Fibonacci hashing (Knuth, The Art of Computer Programming 3, 6.4).
     Entry& entry = entries_[shape * 0x9E3779B97F4A7C15 >> 60];
     const auto taken = static_cast<uint16_t>(row << 8 | static_cast<size_t>(reason));
@@ -38,6 +39,11 @@ public:
       return;
     if (entry.shape == shape || entry.shape == 0)
       change(trace, qpn, r, entry, shape, taken);
+  }
+  // Never 0.
+  static uint64_t shape_of(const Request& r) noexcept {
+    return uint64_t{r.key} << 16 | static_cast<uint64_t>(std::bit_width(r.length)) << 8 |
+           (static_cast<uint64_t>(r.opcode) + 1);
   }
   // Another peer, or the same one anew.
   void clear() noexcept { entries_ = {}; }

@@ -30,6 +30,9 @@ enum class TraceKind : uint8_t {
   policy, ///< another policy is in force
 };
 
+/// Of `way`: all requests under that key.
+inline constexpr uint8_t trace_any_opcode = 0xfe;
+
 enum class LeaseEnd : uint8_t { called_back, unused, region_ended };
 
 struct TraceEvent {
@@ -56,7 +59,7 @@ struct TraceSlot {
 inline constexpr size_t kTraceEvents = 512;
 /// Another number with each change of what the fields mean, rows of ways.def included: `adverb
 /// trace` then refuses the pages of other builds.
-inline constexpr uint64_t kTraceMeaning = 1;
+inline constexpr uint64_t kTraceMeaning = 2;
 struct TraceRing {
   std::atomic<uint64_t> next; ///< number of the next event; the first is 0
   std::array<TraceSlot, kTraceEvents> slots;

@@ -4,10 +4,14 @@
 #include "observe/trace_log.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <ctime>
-#include <fstream>
+#include <fcntl.h>
+#include <limits>
 #include <memory>
+#include <optional>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -27,7 +31,9 @@ TraceLog named(const PageHeader& header) {
   TraceLog log;
   log.pid = header.pid;
   log.program = std::string(header.program, strnlen(header.program, sizeof header.program));
-  log.to_real_ns = nanoseconds(CLOCK_REALTIME) - nanoseconds(CLOCK_MONOTONIC);
+  const int64_t now = nanoseconds(CLOCK_MONOTONIC);
+  log.taken_ns = static_cast<uint64_t>(now);
+  log.to_real_ns = nanoseconds(CLOCK_REALTIME) - now;
   return log;
 }
 
@@ -81,47 +87,95 @@ std::variant<TraceLog, SnapshotError> read_trace(int fd, const std::string& path
   return log;
 }
 
+namespace {
+
+constexpr off_t file_most = 64 << 20; // bytes of a statistics file
+
+/// Nothing that is no file, such as a pipe, is waited for. Nullopt and errno.
+std::optional<std::string> text_of_file(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  if (fd < 0)
+    return std::nullopt;
+  struct stat now{};
+  std::string text;
+  int why = fstat(fd, &now) != 0 ? errno : S_ISREG(now.st_mode) ? 0 : EINVAL;
+  why = why == 0 && now.st_size > file_most ? EFBIG : why;
+  if (why == 0) {
+    text.resize(static_cast<size_t>(now.st_size));
+    const ssize_t got = pread(fd, text.data(), text.size(), 0);
+    why = got < 0 ? errno : 0;
+    text.resize(got < 0 ? 0 : static_cast<size_t>(got));
+  }
+  close(fd);
+  errno = why;
+  return why == 0 ? std::optional(std::move(text)) : std::nullopt;
+}
+
+/// A number of the type; false: it is none.
+template <typename T> bool read_number(const nlohmann::json& of, T& to) {
+  if (of.is_number_unsigned() && of.get<uint64_t>() <= uint64_t{std::numeric_limits<T>::max()}) {
+    to = of.get<T>();
+    return true;
+  }
+  return false;
+}
+
+bool read_event(const nlohmann::json& of, std::pair<uint64_t, TraceEvent>& to) {
+  auto& [number, e] = to;
+  uint8_t kind = 0;
+  const bool good = of.size() == 10 && read_number(of.at(0), number) &&
+                    read_number(of.at(1), e.time_ns) && read_number(of.at(2), e.qpn) &&
+                    read_number(of.at(3), kind) && read_number(of.at(4), e.first) &&
+                    read_number(of.at(5), e.second) && read_number(of.at(6), e.reason) &&
+                    read_number(of.at(7), e.key) && read_number(of.at(8), e.address) &&
+                    read_number(of.at(9), e.bytes);
+  e.kind = static_cast<TraceKind>(kind);
+  return good;
+}
+
+} // namespace
+
 std::variant<TraceLog, SnapshotError> read_trace_of_file(const std::string& path) {
-  std::ifstream file(path);
-  if (!file)
+  const auto text = text_of_file(path);
+  if (!text)
     return cannot_open(path);
+  TraceLog log;
+  bool good = false;
   try {
-    const auto json = nlohmann::json::parse(file);
+    const auto json = nlohmann::json::parse(*text);
     const auto& trace = json.at("trace");
     if (trace.at("meaning") != kTraceMeaning)
       return SnapshotError{fmt::format("{}: its trace is of another version of adverb; use the "
                                        "`adverb` that came with that library",
                                        path)};
-    TraceLog log;
-    log.pid = json.at("pid");
+    uint64_t to_real = 0; // later than the start of the clock: it is no less than 0
+    good = read_number(json.at("pid"), log.pid) &&
+           read_number(trace.at("taken_ns"), log.taken_ns) &&
+           read_number(trace.at("to_real_ns"), to_real) && to_real <= INT64_MAX;
+    log.to_real_ns = static_cast<int64_t>(to_real & INT64_MAX);
     log.program = json.at("program");
-    log.to_real_ns = trace.at("to_real_ns");
     for (const auto& of : trace.at("events")) {
-      const TraceEvent event{.time_ns = of.at(1),
-                             .qpn = of.at(2),
-                             .kind = static_cast<TraceKind>(of.at(3).get<uint8_t>()),
-                             .first = of.at(4),
-                             .second = of.at(5),
-                             .reason = of.at(6),
-                             .key = of.at(7),
-                             .address = of.at(8),
-                             .bytes = of.at(9)};
-      log.events.emplace_back(of.at(0).get<uint64_t>(), event);
+      std::pair<uint64_t, TraceEvent> event;
+      good = good && read_event(of, event);
+      log.events.push_back(event);
     }
-    sort(log);
-    return log;
   } catch (const nlohmann::json::exception&) {
+    good = false;
+  }
+  if (!good)
     return SnapshotError{
         fmt::format("{}: not a statistics file with a trace; a program writes one at its end if "
                     "ADVERB_STATS_FILE names it",
                     path)};
-  }
+  sort(log);
+  return log;
 }
 
 std::string to_json(const Snapshot& snapshot, const TraceLog& log) {
   auto out = json_of(snapshot);
   auto& trace = out["trace"];
   trace["meaning"] = kTraceMeaning;
+  trace["taken_ns"] = log.taken_ns;
   trace["to_real_ns"] = log.to_real_ns;
   trace["events"] = nlohmann::ordered_json::array();
   for (const auto& [number, e] : log.events)

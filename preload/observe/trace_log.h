@@ -12,6 +12,7 @@ namespace adverb::observe {
 struct TraceLog {
   uint32_t pid = 0;
   std::string program;
+  uint64_t taken_ns = 0;  ///< when, by the clock of the events
   int64_t to_real_ns = 0; ///< added to an event's time it is one of CLOCK_REALTIME
   std::vector<std::pair<uint64_t, TraceEvent>> events; ///< whole ones, by their numbers
 };

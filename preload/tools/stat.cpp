@@ -225,7 +225,7 @@ Round take_round(const Options& options) {
       snapshot->live = page.live;
       round.snapshots.push_back(std::move(*snapshot));
     } else if (access(page.path.c_str(), F_OK) == 0) {
-      fprintf(stderr, "adverb stat: %s\n", std::get<SnapshotError>(read).text.c_str());
+      fprintf(stderr, "adverb stat: %s\n", printable(std::get<SnapshotError>(read).text).c_str());
       round.failed = true;
     }
   }

@@ -25,7 +25,7 @@ std::string amount(int64_t value, const char* unit) {
 
 std::string printable(std::string text) {
   for (char& c : text)
-    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f')
+    if (static_cast<unsigned char>(c) < ' ' || static_cast<unsigned char>(c) >= 0x7f)
       c = '?';
   return text;
 }

@@ -20,6 +20,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <vector>
 
@@ -84,6 +85,12 @@ std::optional<int> parse(int argc, char** argv, Options& options) {
   }
   if (!parse_pid(argv[optind], options.pid))
     options.file = argv[optind];
+  if (options.file.empty() && options.pid <= 0) {
+    fputs("adverb trace: \"\" is neither a process id (`adverb stat` lists them) nor a file of "
+          "statistics\n",
+          stderr);
+    return status_usage;
+  }
   if (options.follow && (options.json || !options.file.empty())) {
     fputs("adverb trace: --follow is for the text of a running program\n", stderr);
     return status_usage;
@@ -128,6 +135,8 @@ std::string way_name(const TraceEvent& event) {
 }
 
 std::string shape_of(const TraceEvent& event) {
+  if (event.first == trace_any_opcode)
+    return fmt::format("requests under key {:#x}", event.key);
   return fmt::format("{} of {}, key {:#x}", opcode_name(event.first), sizes(event.bytes),
                      event.key);
 }
@@ -186,8 +195,8 @@ std::string words(const TraceEvent& event) {
   }
 }
 
-std::string time_of_day(int64_t real_ns) {
-  const time_t seconds = real_ns / 1'000'000'000;
+std::string time_of_day(uint64_t real_ns) {
+  const auto seconds = static_cast<time_t>(real_ns / 1'000'000'000);
   tm local{};
   localtime_r(&seconds, &local);
   return fmt::format("{:02}:{:02}:{:02}.{:06}", local.tm_hour, local.tm_min, local.tm_sec,
@@ -201,13 +210,14 @@ void print_text(const TraceLog& log, uint64_t& next) {
   for (const auto& [number, event] : log.events)
     if (number >= next)
       fmt::print("  {}  {:>10}  {}\n",
-                 time_of_day(static_cast<int64_t>(event.time_ns) + log.to_real_ns),
+                 time_of_day(event.time_ns + static_cast<uint64_t>(log.to_real_ns)),
                  event.qpn != 0 ? std::to_string(event.qpn) : "-", words(event));
   next = log.events.empty() ? next : std::max(next, log.events.back().first + 1);
 }
 
-void print_title(const TraceLog& log) {
-  fmt::print("{} {}\n  time             queue pair  decision\n", log.pid, printable(log.program));
+void print_title(const TraceLog& log, bool is_over) {
+  fmt::print("{} {}{}\n  time             queue pair  decision\n", log.pid, printable(log.program),
+             is_over ? ", ended without a clean exit" : "");
 }
 
 // The format is described as "Trace Event Format" of Chromium's catapult. A way is a span: from the
@@ -255,23 +265,29 @@ void print_json(const TraceLog& log) {
   }
   for (auto& [shape, span] : open) {
     span["ph"] = "e";
-    span["ts"] = static_cast<double>(last) / 1e3;
+    span["ts"] = static_cast<double>(std::max(last, log.taken_ns)) / 1e3;
     out.push_back(span);
   }
   puts(ordered_json({{"traceEvents", std::move(out)}, {"displayTimeUnit", "ms"}})
-           .dump(1, ' ', false, ordered_json::error_handler_t::replace)
+           .dump(1, ' ', true, ordered_json::error_handler_t::replace)
            .c_str());
 }
 
-// Its page, or "".
+// Its page, or "". Of a process that was killed only if none that runs has the number.
 std::string page_path(pid_t pid, bool& is_live) {
   const uid_t uid = geteuid();
-  for (const FoundPage& page : find_pages(search_directories(uid), uid))
-    if (page.name.pid == pid) {
-      is_live = page.live;
-      return page.path;
-    }
-  return {};
+  std::string path;
+  is_live = false;
+  for (const FoundPage& page : find_pages(search_directories(uid), uid)) {
+    struct stat process{};
+    const bool is_its = page.live && stat(fmt::format("/proc/{}", pid).c_str(), &process) == 0 &&
+                        process.st_uid == page.name.uid;
+    if (page.name.pid != pid || (is_live && !is_its))
+      continue;
+    is_live = is_its;
+    path = page.path;
+  }
+  return path;
 }
 
 } // namespace
@@ -296,7 +312,7 @@ int cmd_trace(int argc, char** argv) {
     if (const auto* failed = std::get_if<SnapshotError>(&read)) {
       if (!is_first && access(path.c_str(), F_OK) != 0)
         return status_ok; // it has just ended
-      fprintf(stderr, "adverb trace: %s\n", failed->text.c_str());
+      fprintf(stderr, "adverb trace: %s\n", printable(failed->text).c_str());
       return status_failed;
     }
     const auto& log = std::get<TraceLog>(read);
@@ -305,7 +321,7 @@ int cmd_trace(int argc, char** argv) {
       return status_ok;
     }
     if (is_first)
-      print_title(log);
+      print_title(log, !of_file && !is_live);
     print_text(log, next);
     if (!options.follow || !is_live)
       return status_ok;

@@ -56,7 +56,7 @@ say "a trace that follows a program ends when it ends" "$status" "$(< "$work/fol
 status=0
 "$adverb" trace "$work/client.json" > "$work/text" 2>&1 || status=$?
 has 'peer: it runs adverb' && has "(WRITE|READ) of .*: unload \(.*\): the owner has not pinned the region" &&
-  has ' lease of [0-9]+ bytes at 0x[0-9a-f]+, key 0x[0-9a-f]+, can be used' ||
+  has ' lease of [0-9]+ bytes at 0x[0-9a-f]+, key 0x[0-9a-f]+, can be used' && has ': leased \(' ||
   status=1
 say "the trace of a client tells of its peer, ways, leases, and why" "$status" "$(< "$work/text")"
 
@@ -70,7 +70,7 @@ say "as JSON each span of a way begins and ends" "$status" "$(head -c 200 "$work
 # With the defaults the regions are pinned: the short way takes the requests, and is told of.
 if serve default && ask default; then
   "$adverb" trace "$work/client.json" > "$work/text" 2>&1
-  has ": offload \(.*\): the key is one of the peer's device"
+  has "requests under key 0x[0-9a-f]+: offload \(.*\): the key is one of the peer's device"
   say "a request to pinned memory goes by the NIC, and the trace says so" $? "$(< "$work/text")"
 else
   say "a request to pinned memory goes by the NIC, and the trace says so" 1 "$(< "$work/client")"
@@ -90,5 +90,8 @@ said "name one process by its id" 1 2
 said "there is no such process" 2147483647
 said "it runs without libadverb.so" $$
 said "not a statistics file with a trace" "$work/client"
+said "is neither a process id" ""
+said "cannot open" "$work/never"
+said "cannot open" "$work"
 said "cannot open" "$work/nothing"
 said "for the text of a running program" --json --follow $$

@@ -204,7 +204,8 @@ struct Bench : model::QueueHost {
       real = {key, changes, &changes};
     return known.key.kind == KeyVerdict::Kind::real;
   }
-  void on_real(const ibv_send_wr&, uint64_t) noexcept override {}
+  void on_real(uint32_t) noexcept override {}
+  void on_leased(const ibv_send_wr&, uint64_t) noexcept override {}
   void on_way_chosen(const Request&, size_t, steering::Reason) noexcept override {}
   uint32_t epoch(const Request&) const noexcept override { return known.key.epoch; }
   void ask_peer() override { ++asked_peer; }

@@ -9,7 +9,9 @@
 
 #include <atomic>
 #include <csignal>
+#include <sys/stat.h>
 #include <thread>
+#include <vector>
 
 using namespace adverb::observe;
 using observe_test::Child;
@@ -35,6 +37,12 @@ bool is_whole(const TraceEvent& event) {
   TraceEvent all = filled_with(event.qpn);
   all.time_ns = event.time_ns;
   return memcmp(&all, &event, sizeof all) == 0;
+}
+
+std::string with_events(const std::string& events) {
+  return "{\"pid\": 1, \"program\": \"\", \"trace\": {\"meaning\": " +
+         std::to_string(kTraceMeaning) +
+         ", \"taken_ns\": 0, \"to_real_ns\": 0, \"events\": " + events + "}}";
 }
 
 TraceLog log_of(const Sandbox& box) {
@@ -151,13 +159,20 @@ TEST_CASE("a program that has ended leaves its trace in its statistics", "[obser
   CHECK(is_whole(log.events[0].second));
   CHECK(log.events[0].second.qpn == 200);
 
-  for (const std::string text : {"", "{}", "[]", "{\"trace\": 3}", "{\"trace\": {\"meaning\": 0}}",
-                                 "{\"pid\": 1, \"program\": \"\", \"trace\": {\"meaning\": 1, "
-                                 "\"to_real_ns\": 0, \"events\": [[1, 2]]}}"}) {
+  for (const std::string& text : std::vector<std::string>{
+           "", "{}", "[]", "{\"trace\": 3}", "{\"trace\": {\"meaning\": 0}}",
+           with_events("[[1, 2]]"), with_events("[[0, 1, 2, 257, 0, 0, 0, 0, 0, 0]]"),
+           with_events("[[0, 1, -2, 1, 0, 0, 0, 0, 0, 0]]"),
+           with_events("[[0, 1e300, 2, 1, 0, 0, 0, 0, 0, 0]]")}) {
     std::ofstream(box.file("bad")) << text;
     const auto bad = read_trace_of_file(box.file("bad"));
     REQUIRE(std::holds_alternative<SnapshotError>(bad));
     CHECK(std::get<SnapshotError>(bad).text.find("bad: ") != std::string::npos);
   }
+  std::ofstream(box.file("good")) << with_events("[[0, 1, 2, 1, 0, 0, 0, 0, 0, 0]]");
+  CHECK(std::holds_alternative<TraceLog>(read_trace_of_file(box.file("good"))));
+  // A pipe that nobody writes to is not waited for.
+  REQUIRE(mkfifo(box.file("pipe").c_str(), 0600) == 0);
+  CHECK(std::holds_alternative<SnapshotError>(read_trace_of_file(box.file("pipe"))));
   CHECK(std::get<SnapshotError>(read_trace_of_file(box.file("none"))).text.starts_with("cannot "));
 }
