@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // What `adverb trace` is told of the ways that a queue pair's one-sided requests take: the way of
 // the first request of each shape, and when such requests take another way. A workload may change
-// between two with each request, so of the changes the 1st, 2nd, 4th, 8th and so on are told.
+// between two with each request, so after eight changes the 16th, 32nd and so on are told.
 //
 // A shape is an opcode, a power of two of bytes, and a remote key. A queue pair has 16; what finds
 // its place taken is not traced. Of a key that the peer's device judges the short way is told of
@@ -58,7 +58,7 @@ private:
                                    Entry& entry, uint64_t shape, uint16_t taken) noexcept {
     entry.shape = shape;
     entry.taken = taken;
-    if (!std::has_single_bit(++entry.changes))
+    if (++entry.changes > 8 && !std::has_single_bit(entry.changes))
       return;
     trace.add({.qpn = qpn,
                .kind = observe::TraceKind::way,
