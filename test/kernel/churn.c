@@ -2,6 +2,7 @@
 #include "churn.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -12,10 +13,12 @@
 #define WORDS (PAGE / 8)
 #define SPAN 8 // pages an act changes at most
 #define HOT 16 // pages at the start of each half
+#define TWINS 64
 
 struct churn_page churn_pages[CHURN_PAGES];
 char* churn_start;
 int churn_file;
+bool churn_rights_stay;
 
 uint64_t tag(size_t page, size_t index, uint32_t version) {
   return 0xad5eULL << 48 | (uint64_t)page << 36 | (uint64_t)index << 27 | version;
@@ -76,7 +79,9 @@ void churn_make(void) {
 }
 
 struct actor make_actor(unsigned seed) {
-  return (struct actor){.seed = seed, .spare = memory(SPAN * PAGE)};
+  struct actor actor = {.seed = seed, .spare = memory(SPAN * PAGE), .twins = memory(TWINS * PAGE)};
+  madvise(actor.twins, TWINS * PAGE, MADV_MERGEABLE);
+  return actor;
 }
 
 size_t some(struct actor* actor, size_t count) {
@@ -177,14 +182,48 @@ static void move_to_a_node(struct actor* actor, size_t first, size_t count) {
   syscall(SYS_move_pages, 0, count, addresses, nodes, status, 2 /* MPOL_MF_MOVE */);
 }
 
+// mremap that refuses may have unmapped its target already, and others may be mapped there by now.
+static void own_spare(struct actor* actor) {
+  const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
+  if (mmap(actor->spare, SPAN * PAGE, PROT_READ | PROT_WRITE, flags, -1, 0) == MAP_FAILED)
+    actor->spare = memory(SPAN * PAGE);
+}
+
+// Leaves no address free, where something else might be mapped: meanwhile there are zeros.
 static void move_away_and_back(struct actor* actor, size_t first, size_t count) {
   char* start = churn_start + first * PAGE;
-  const int flags = MREMAP_MAYMOVE | MREMAP_FIXED;
+  const int flags = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
+  begin(first, count, true, false);
   // What has become several mappings stays where it is.
   if (mremap(start, count * PAGE, count * PAGE, flags, actor->spare) == MAP_FAILED)
-    return;
-  if (mremap(actor->spare, count * PAGE, count * PAGE, flags, start) == MAP_FAILED)
+    own_spare(actor);
+  else if (mremap(actor->spare, count * PAGE, count * PAGE, flags, start) == MAP_FAILED)
     fail("mremap back: %s", strerror(errno));
+  for (size_t page = first; page < first + count; page++)
+    store_words(page);
+  end(first, count);
+}
+
+// A copy of a page, with which the kernel may merge it (KSM).
+static void make_twin(struct actor* actor) {
+  size_t page = some(actor, CHURN_HALF / PAGE);
+  madvise(churn_start, CHURN_HALF, MADV_MERGEABLE);
+  if (take(page, 1) == 0)
+    return;
+  memcpy(actor->twins + some(actor, TWINS) * PAGE, churn_start + page * PAGE, PAGE);
+  give(page, 1);
+}
+
+static void take_rights(size_t first, size_t count, int rights) {
+  char* start = churn_start + first * PAGE;
+  for (size_t page = first; page < first + count; page++)
+    churn_pages[page].without_rights++;
+  mprotect(start, count * PAGE, rights);
+  for (int i = 0; i < 50; i++)
+    sched_yield();
+  mprotect(start, count * PAGE, PROT_READ | PROT_WRITE);
+  for (size_t page = first; page < first + count; page++)
+    churn_pages[page].without_rights++;
 }
 
 // What one of these refuses is no matter.
@@ -206,14 +245,14 @@ void move(struct actor* actor) {
     madvise(start, count * PAGE, MADV_DONTNEED);
   } else if (kind < 40) {
     madvise(start, count * PAGE, MADV_PAGEOUT);
+  } else if (kind < 44) {
+    make_twin(actor);
   } else {
     count = take(first, count);
-    if (count != 0 && kind < 48) {
+    if (count != 0 && kind < 52)
       move_away_and_back(actor, first, count);
-    } else if (count != 0) {
-      mprotect(start, count * PAGE, kind < 56 ? PROT_READ : PROT_NONE);
-      mprotect(start, count * PAGE, PROT_READ | PROT_WRITE);
-    }
+    else if (count != 0 && !churn_rights_stay)
+      take_rights(first, count, kind < 58 ? PROT_READ : PROT_NONE);
     give(first, count);
   }
 }

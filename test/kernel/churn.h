@@ -20,18 +20,21 @@
 struct churn_page {
   _Atomic uint32_t begun;
   _Atomic uint32_t done;
-  _Atomic uint32_t zero_until; // of all versions below this it may be lost, and zeros be there
-  atomic_flag taken;           // by who changes it, or takes rights or addresses away for a while
+  _Atomic uint32_t zero_until;     // of all versions below this it may be lost, and zeros be there
+  _Atomic uint32_t without_rights; // odd while it is
+  atomic_flag taken;               // by an act that changes it or takes its rights
 };
 
 struct actor {
   unsigned seed;
   char* spare; // some pages of its own
+  char* twins; // copies of churned pages, for KSM
 };
 
 extern struct churn_page churn_pages[CHURN_PAGES];
 extern char* churn_start;
-extern int churn_file; // the memfd
+extern int churn_file;         // the memfd
+extern bool churn_rights_stay; // no act takes them
 
 // Maps it, 2 MiB aligned, and stores version 1.
 void churn_make(void);

@@ -114,7 +114,8 @@ unload() {
 }
 
 # With step $1 (a number of breakage.h) left out, the test of program $2 whose name contains $3 must
-# fail; $4 says what the step is, the rest are drivers. $because: a pattern its reason must match.
+# fail; $4 says what the step is, the rest are drivers. $because: a pattern its reason must match. $before: words
+# before the program.
 must_notice() {
   local step=$1 program=$2 name=$3 what=$4 output
   shift 4
@@ -122,7 +123,8 @@ must_notice() {
   for driver in "$@"; do
     load_driver "$driver"
   done
-  output=$("$programs/$program" "$name")
+  # shellcheck disable=SC2086 # they are words
+  output=$(${before:-} "$programs/$program" "$name")
   # Not as TAP: the failure is what is wanted.
   echo "with step $step left out: ${output//$'\n'/; }"
   if grep -qE "^not ok - .*: .*(${because:-})" <<< "$output"; then
