@@ -3,10 +3,11 @@
 // controller starts at ten packets a round trip and probes for the rate at which packets arrive, as
 // BBR does (Cardwell et al., ACM Queue 14(5), 2016): the rate doubles each round trip until
 // deliveries stop to grow, then follows the best delivery rate of ten round trips. Each eighth
-// round is a probe at a quarter more; if as much more arrives, the next round is one, too. A queue
-// as long as the path, or loss above what the link is known to lose, takes 30 % off. A longer round
-// trip that a lower rate does not shorten is the path's. A round in which there was nothing to send
-// says what was wanted, and not what the path can do: it counts only where more arrived than ever.
+// round is a probe at a quarter more; if a tenth more arrives in it or in the round behind it,
+// there is another probe. A queue as long as the path, or loss above what the link is known to
+// lose, takes 30 % off. A longer round trip that a lower rate does not shorten is the path's. A
+// round in which there was nothing to send says what was wanted, and not what the path can do: it
+// counts only where more arrived than ever.
 #pragma once
 
 #include <array>
