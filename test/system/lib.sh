@@ -85,8 +85,10 @@ write_peaks() {
     / unpin: / {
       if (!match($0, /\( *[0-9]+\)/)) exit 1
       if (substr($0, RSTART + 1, RLENGTH - 2) + 0 != pid) next
-      sub(/.*pages=/, ""); seen = 1; if ($1 > most) most = $1 }
-    END { if (seen) print most * 4 }' "$scratch/pins") && [ -n "$pin" ] || return 0
+      # A view that is given back has no such count: it pins nothing.
+      if (!sub(/.*pages=/, "") || $1 == "(fault)") next
+      seen = 1; if ($1 + 0 > most) most = $1 + 0 }
+    END { if (seen) printf "%d\n", most * 4 }' "$scratch/pins") && [ -n "$pin" ] || return 0
   echo "$pin $rss" > "$scratch/$1.peak"
 }
 
@@ -217,7 +219,7 @@ pair() {
 peak_pin() {
   local pin=""
   { read -r pin _ < "$scratch/$1.peak"; } 2> /dev/null || :
-  [ -n "$pin" ] && echo $((pin / 1024)) || echo -1
+  [[ $pin =~ ^[0-9]+$ ]] && echo $((pin / 1024)) || echo -1
 }
 
 # counter ROLE NAME: a counter of adverb's after the role's program has ended; empty under stock.
