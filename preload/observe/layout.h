@@ -62,7 +62,8 @@ struct PageHeader {
   char library[256];
   char policy[256];
   char provider[64];
-  char devices[512]; ///< names separated by blanks
+  char devices[512];  ///< names separated by blanks
+  char no_views[256]; ///< why peers' devices cannot read unpinned memory; empty: nothing failed
   char rule_labels[kRuleSlots][kRuleLabelBytes];
 };
 

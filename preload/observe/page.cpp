@@ -161,6 +161,11 @@ void SharedPage::add_device(std::string_view name) noexcept {
   append_device(header_.load(std::memory_order_acquire)->devices, name);
 }
 
+void SharedPage::tell_no_views(std::string_view why) noexcept {
+  const TextLock lock(text_busy_);
+  set_field(header_.load(std::memory_order_acquire)->no_views, why);
+}
+
 void SharedPage::label_rule(size_t slot, std::string_view label) noexcept {
   if (slot >= kRuleSlots)
     return;
@@ -176,6 +181,7 @@ void SharedPage::in_child() noexcept {
     std::memcpy(own_.rule_labels, parent->rule_labels, sizeof own_.rule_labels);
   }
   std::memset(own_.devices, 0, sizeof own_.devices);
+  std::memset(own_.no_views, 0, sizeof own_.no_views);
   header_.store(&own_, std::memory_order_relaxed);
   counters_.in_child();
   peers_.in_child();

@@ -51,6 +51,10 @@ public:
   /// Name shown beside the hits of rule `slot`; call before or after start().
   void label_rule(size_t slot, std::string_view label) noexcept;
 
+  /// Why peers' devices cannot read unpinned memory through the module, in words; empty: they can,
+  /// or nobody has asked. Copied; cut where too long. Effective after start().
+  void tell_no_views(std::string_view why) noexcept;
+
   /// What it says of the process beside the numbers, whether there is a file or not.
   const PageHeader& header() const noexcept { return *header_.load(std::memory_order_acquire); }
 

@@ -104,6 +104,7 @@ Snapshot snapshot_of(const PageHeader& header, const Tally& tally, const PeerSlo
   out.library = field(header.library);
   out.policy = field(header.policy);
   out.provider = field(header.provider);
+  out.no_views = field(header.no_views);
   const std::string devices = field(header.devices);
   for (size_t at = 0; (at = devices.find_first_not_of(' ', at)) != std::string::npos;) {
     const size_t end = std::min(devices.find(' ', at), devices.size());
@@ -185,6 +186,8 @@ nlohmann::ordered_json json_of(const Snapshot& snapshot) {
   out["policy"] = snapshot.policy;
   out["provider"] = snapshot.provider;
   out["devices"] = snapshot.devices;
+  if (!snapshot.no_views.empty())
+    out["no_views"] = snapshot.no_views;
   out["counters"] = nlohmann::ordered_json::object();
   out["gauges"] = nlohmann::ordered_json::object();
   size_t counter = 0, gauge = 0;

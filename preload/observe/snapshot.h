@@ -30,6 +30,7 @@ struct Snapshot {
   bool live = true;       ///< the process was running when this was taken
   std::string version, program, library, policy, provider;
   std::vector<std::string> devices;
+  std::string no_views; ///< why there are none; empty: nothing failed
   std::array<uint64_t, kCounters> counters{};
   std::array<int64_t, kGauges> gauges{};
   std::vector<RuleHit> rules;   ///< those with a label or a hit, by slot

@@ -204,6 +204,8 @@ void Views::build(ImageOfRegion& image, uintptr_t address) {
   image.building = false;
   if (error != 0)
     return failed(image, error, why);
+  if (std::exchange(told_, false))
+    world_.page.tell_no_views({});
   made->unused_since = world_.clock.now();
   world_.counters.count(Counter::views_built);
   count(made->view, 1);
@@ -220,6 +222,8 @@ void Views::failed(ImageOfRegion& image, int error, const std::string& why) {
   refused_ = error == EOPNOTSUPP;
   const char* const device = image.image.pd->context->device->name;
   const std::string words = why.empty() ? strerror(error) : why;
+  told_ = true;
+  world_.page.tell_no_views(fmt::format("{}: {}", device, words));
   const bool say = image.asked && !refused_ ? world_.log.every("views", 60)
                                             : world_.log.once(std::string("views ") + device);
   if (!say)

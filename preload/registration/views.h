@@ -86,6 +86,7 @@ private:
   std::vector<std::weak_ptr<ImageOfRegion>> images_;
   bool sweeping_ = false;
   bool refused_ = false; // by the device, for good
+  bool told_ = false;    // the page says why there are none
   std::chrono::nanoseconds again_at_{};
   bool child_ = false;
 };

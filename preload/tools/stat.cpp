@@ -147,6 +147,8 @@ void print_text(const Snapshot& snapshot, const Options& options, const Earlier&
   fmt::print("  policy {}, provider {}{}\n", printable(snapshot.policy),
              snapshot.provider.empty() ? "unknown" : printable(snapshot.provider),
              printable(devices));
+  if (!snapshot.no_views.empty())
+    fmt::print("  no views for peers' devices: {}\n", printable(snapshot.no_views));
   if (options.peers)
     return print_peers(snapshot);
 

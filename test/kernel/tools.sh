@@ -57,6 +57,14 @@ doctor "doctor says that the module is not loaded, and how it would be" "kernel 
 doctor "doctor says that the kernel takes unsigned modules" "module signing" ok "$unsigned"
 says "events of a module that is not loaded: an error" 1 "adverb.ko is not loaded" adverb stat --events
 
+# A program that READs unpinned memory, and the line of adverb stat on the devices of its peers.
+np=$(mktemp -d)
+ADVERB_STATS_FILE=$np/stats.%p adverb run --policy "$(dirname "$0")/../verify/policies/np.json" -- \
+  "$ADVERB_BUILD/test/verify/verify" --role both --device rxe0 --case data.rc.read --log "$np/log" > "$np/out" 2>&1
+shows "stat of a program says why its peers' devices cannot read what is unpinned" \
+  'any(.[]; .no_views | strings | contains("rxe0") and contains("adverb.ko is not loaded"))' \
+  jq -s . "$np"/stats.*
+
 load adverb_test_edu
 coproc HOLDER { exec "$programs/np_region" --hold; }
 pid=$HOLDER_PID
@@ -73,6 +81,7 @@ says "stat tells it to people" 0 "$pid region 1: 0x" adverb stat
 shows "another user sees none of it" '.module.regions == [] and .module.counters.enter >= 16' \
   as_nobody adverb stat --json
 doctor "doctor says which module is loaded" "kernel module" ok "adverb.ko 2 is loaded"
+doctor "doctor has tried a device that cannot read through the module" "device rxe0" warn "does not READ unpinned memory"
 doctor "doctor shows the module's limits" "module limits" ok "8192 regions and 4096 MiB"
 doctor "doctor asks for the udev rule where the device is root's" "/dev/adverb" warn "60-adverb.rules"
 need chgrp rdma /dev/adverb

@@ -62,8 +62,10 @@ TEST_CASE("another process reads the counters while they grow", "[observe]") {
     process.counters.count_rule(1);
     process.page.add_device("rxe1");
     process.page.add_device("rxe0");
+    process.page.tell_no_views("rxe0: no module");
     self.tell();
     self.wait_parent();
+    process.page.tell_no_views({});
     process.counters.count(Counter::regions_unpinned);
     self.tell();
     self.wait_parent();
@@ -88,10 +90,15 @@ TEST_CASE("another process reads the counters while they grow", "[observe]") {
   REQUIRE(first.rules.size() == 1);
   CHECK(first.rules[0].label == "big regions");
   CHECK(first.rules[0].hits == 1);
+  CHECK(first.no_views == "rxe0: no module");
+  CHECK(to_json(first, -1).find(R"("no_views":"rxe0: no module")") != std::string::npos);
 
   child.let_go();
   REQUIRE(child.wait_told());
-  CHECK(get(snapshot_of(box), Counter::regions_unpinned) == 8);
+  const Snapshot second = snapshot_of(box);
+  CHECK(get(second, Counter::regions_unpinned) == 8);
+  CHECK(second.no_views.empty());
+  CHECK(to_json(second, -1).find("no_views") == std::string::npos);
   child.let_go();
   CHECK(child.finish() == 0);
   CHECK(box.files() == 0);
