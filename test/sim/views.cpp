@@ -14,7 +14,8 @@ using adverb::registration::View;
 
 namespace {
 constexpr uintptr_t page = adverb::registration::pattern_bytes;
-constexpr size_t word = 4; // bytes
+constexpr size_t word = 4;     // bytes
+constexpr size_t packet = 128; // bytes that a device reads at a time, or a part of them
 constexpr uintptr_t page_of(uintptr_t at) {
   return at & ~(page - 1);
 }
@@ -61,7 +62,7 @@ int Views::build(const Image& image, uintptr_t address, View& view, std::string&
                                       (word - from % word) % word
                                 : bytes;
         if (kept < bytes)
-          read(images_.at(number), from + kept, to + kept, bytes - kept);
+          read(images_.at(number), from, kept, to, bytes);
       });
   ++views_;
   return 0;
@@ -104,9 +105,11 @@ void Views::taken_away(const void* from, size_t bytes) {
       shown.pages.erase(at);
 }
 
-// Each page by what it is when it is read; one of them may come or go meanwhile.
-void Views::read(const Shown& shown, uintptr_t from, std::byte* to, size_t bytes) const {
-  for (size_t done = 0; done < bytes;) {
+// Each page by what it is when it is read; one of them may come or go meanwhile. A READ of `bytes`
+// from `from` on, of which the first `done` have come before.
+void Views::read(const Shown& shown, uintptr_t from, size_t done, std::byte* to,
+                 size_t bytes) const {
+  while (done < bytes) {
     const uintptr_t at = from + done;
     const size_t n = std::min<size_t>(bytes - done, page - at % page);
     const bool is_shown = shown.pages.contains(page_of(at));
@@ -118,9 +121,12 @@ void Views::read(const Shown& shown, uintptr_t from, std::byte* to, size_t bytes
     bool first = is_shown;
     bool second = is_shown;
     size_t cut = n;
-    if (choices_.once_in(6)) { // at a word of the address, wherever the READ begins
-      cut = std::min(n, choices_.below(static_cast<uint32_t>(n / word + 1)) * word +
-                            (word - at % word) % word);
+    if (choices_.once_in(6)) { // at a word of the address, or where a packet of the READ begins
+      const uintptr_t unit = from % word != 0 && choices_.once_in(2) ? packet : word;
+      const uintptr_t first_cut =
+          unit == packet ? (packet - done % packet) % packet : (word - at % word) % word;
+      cut = std::min<size_t>(n, choices_.below(static_cast<uint32_t>(n / unit + 1)) * unit +
+                                    first_cut);
       first = is_shown && choices_.once_in(2);
       second = is_shown && !first;
     }

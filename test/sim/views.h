@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // Views of a program's memory, as adverb.ko and an IOMMU would have them: a device reads by them
 // what is there, and the pattern where a page is away. Pages leave and come when the schedule says
-// so, in the middle of a READ, too: PCIe cuts it at any word of four bytes.
+// so, in the middle of a READ, too: PCIe cuts it at any word of four bytes of the address, and the
+// device at its packets, which begin where the READ begins.
 #pragma once
 
 #include "choices.h"
@@ -41,7 +42,7 @@ private:
     adverb::registration::Image image;
     std::set<uintptr_t> pages; // that are shown
   };
-  void read(const Shown& shown, uintptr_t from, std::byte* to, size_t bytes) const;
+  void read(const Shown& shown, uintptr_t from, size_t done, std::byte* to, size_t bytes) const;
 
   Choices& choices_;
   Fabric& fabric_;
