@@ -11,9 +11,9 @@
 // earlier completion and the program does not poll.
 #pragma once
 
-#include "model/bare.h"
 #include "model/kick.h"
 #include "provider/ops.h"
+#include "queue/bare.h"
 #include "steering/completion.h"
 #include "world/sync.h"
 
@@ -26,6 +26,8 @@
 #include <infiniband/verbs.h>
 
 namespace adverb::model {
+
+using namespace queue;
 
 using steering::Completion;
 

@@ -2,8 +2,8 @@
 // Who has completions in a completion queue, and what becomes of those of one that ends.
 #include "model/context.h"
 #include "model/cq.h"
-#include "model/qp_lane.h"
 #include "observe/log.h"
+#include "queue/qp_lane.h"
 #include "world/world.h"
 
 #include <algorithm>

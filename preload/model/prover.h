@@ -8,7 +8,7 @@
 #pragma once
 
 #include "link/links.h"
-#include "model/qp_lane.h"
+#include "queue/qp_lane.h"
 #include "steering/key_verdict.h"
 
 #include <chrono>
@@ -18,6 +18,8 @@
 #include <optional>
 
 namespace adverb::model {
+
+using namespace queue;
 
 class Prover {
 public:

@@ -25,10 +25,10 @@
 #include "model/context.h"
 #include "model/cq.h"
 #include "model/prover.h"
-#include "model/queue.h"
 #include "model/receive_queue.h"
-#include "model/way_trace.h"
 #include "policy/policy.h"
+#include "queue/queue.h"
+#include "queue/way_trace.h"
 #include "transfer/message_lane.h"
 #include "transfer/responder.h"
 #include "world/sync.h"
@@ -37,6 +37,8 @@
 #include <string>
 
 namespace adverb::model {
+
+using namespace queue;
 
 class Srq;
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "model/receive_queue.h"
 #include "model/context.h"
-#include "model/qp_lane.h"
 #include "observe/counters.h"
 #include "observe/log.h"
+#include "queue/qp_lane.h"
 #include "world/world.h"
 
 #include <algorithm>

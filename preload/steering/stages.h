@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // Where a work request is and who carries it, and what each event makes of it: the table of the
-// send queue. model/README.md shows it row by row; a test walks every row and compares the two.
+// send queue. queue/README.md shows it row by row; a test walks every row and compares the two.
 #pragma once
 
 #include <array>

@@ -4,7 +4,7 @@
 // /proc, writes to descriptors or registers memory where stock's verbs would not, one of these
 // lives, and the thread goes on; who cancelled it waits that much longer.
 //
-// The provider's post of what goes bare (model/bare.h) is guarded where it is a system call, as
+// The provider's post of what goes bare (queue/bare.h) is guarded where it is a system call, as
 // soft-RoCE's is: elsewhere it would cost each such post 10 ns for nothing.
 #pragma once
 

@@ -12,8 +12,8 @@ ways=$(sed -n 's/^WAY(\([a-z_]*\),.*/\1/p' preload/ways/ways.def)
 named() {
   local pattern
   pattern=$(echo "$ways" | paste -sd'|')
-  for file in preload/model/queue.h preload/model/queue.cpp preload/model/queue_failure.cpp preload/model/qp_lane.h \
-    preload/model/qp_lane.cpp preload/steering/lane.h preload/steering/choose.h preload/steering/choose.cpp \
+  for file in preload/queue/queue.h preload/queue/queue.cpp preload/queue/failure.cpp preload/queue/qp_lane.h \
+    preload/queue/qp_lane.cpp preload/steering/lane.h preload/steering/choose.h preload/steering/choose.cpp \
     preload/steering/request.h preload/steering/stages.h; do
     [ -f "$file" ] || echo "$file is missing"
     sed 's,//.*,,' "$file" | grep -niE "$pattern" | sed "s,^,$file:,"

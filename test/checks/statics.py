@@ -48,7 +48,7 @@ LIST = {
 }
 
 # Where a simulation may put fibres in the place of threads.
-ROOMS = ("link", "model", "registration", "reliability", "steering", "transfer")
+ROOMS = ("link", "model", "queue", "registration", "reliability", "steering", "transfer")
 
 WRITABLE = (".data", ".bss", ".tdata", ".tbss")
 

@@ -4,8 +4,8 @@
 #pragma once
 
 #include "catch.h"
-#include "model/queue.h"
 #include "provider/real.h"
+#include "queue/queue.h"
 #include "steering/opcode.h"
 #include "test_world.h"
 #include "transfer/message_lane.h"
@@ -16,8 +16,8 @@
 namespace adverb::test {
 
 using namespace steering;
-using model::QpLane;
-using model::Queue;
+using queue::QpLane;
+using queue::Queue;
 
 // Registers staging, and nothing else is asked of it.
 inline const provider::Real& real() {
@@ -44,7 +44,7 @@ struct Device final : QpLane::Device {
   int post_send_to_provider(ibv_send_wr* list, ibv_send_wr** bad) override {
     ++calls;
     for (; list != nullptr; list = list->next) {
-      if (refuse && (list->wr_id & model::marker_bit) == 0 && list->wr_id == *refuse) {
+      if (refuse && (list->wr_id & queue::marker_bit) == 0 && list->wr_id == *refuse) {
         *bad = list;
         return ENOMEM;
       }
@@ -175,7 +175,7 @@ inline const WayRow hard_row{"hard", "requests of a test", observe::Counter::pos
 inline constexpr const WayRow* rows[] = {&soft_row, &hard_row};
 
 // A queue pair that knows nothing but its queue.
-struct Bench : model::QueueHost {
+struct Bench : queue::QueueHost {
   explicit Bench(Order order = Order::strict)
       : stand_(),
         queue({world.world, *this, ring, elements, lane, bare, {}, messages, rows, order}) {
@@ -278,7 +278,7 @@ struct Bench : model::QueueHost {
   registration::Staging staging{world.world, &pd};
   Elements elements{world.world, regions, staging, &pd, 0, ring};
   ibv_qp qp{};
-  model::BareRequests bare{{world.world, *this, regions, elements, staging, &pd, 0,
+  queue::BareRequests bare{{world.world, *this, regions, elements, staging, &pd, 0,
                             Device::post_bare, &qp, 0, observe::Counter::posts_queued}};
   QpLane lane{device, ring, bare};
   SoftLane soft{ring};

@@ -31,7 +31,7 @@ bool post_bare(Bench& b, List& list, int expected = 0) {
   if (!b.bare.open() && !b.queue.open_bare())
     return false;
   const int rc = b.bare.post(list.wr.data(), &list.bad, false);
-  if (rc == model::BareRequests::not_bare)
+  if (rc == queue::BareRequests::not_bare)
     return false;
   CHECK(rc == expected);
   return true;
@@ -96,7 +96,7 @@ TEST_CASE("a marker stands in where the last bare request does not report", "[di
   post_software(b);
   REQUIRE(b.device.posted.size() == 3);
   const uint64_t marker = b.device.posted[2].wr_id;
-  CHECK((marker & model::marker_bit) != 0);
+  CHECK((marker & queue::marker_bit) != 0);
   landed(b);
   CHECK_FALSE(b.soft.busy());
   b.land(marker);
@@ -150,7 +150,7 @@ TEST_CASE("of a bare list that is refused, those before are with the device", "[
 
 TEST_CASE("nothing goes bare that adverb could not tell or would have to stop", "[direct]") {
   SECTION("a wr_id that looks like one of adverb's") {
-    for (const auto bit : {model::number_bit, model::marker_bit, model::receive_bit}) {
+    for (const auto bit : {queue::number_bit, queue::marker_bit, queue::receive_bit}) {
       Bench b;
       CHECK_FALSE(post_bare(b, List({{IBV_WR_SEND, signaled}, {IBV_WR_SEND, signaled}}, bit | 5)));
       CHECK(b.device.calls == 0);

@@ -5,7 +5,7 @@
 
 using namespace adverb;
 using namespace adverb::test;
-using model::BareRequests;
+using queue::BareRequests;
 
 namespace {
 
@@ -137,7 +137,7 @@ TEST_CASE("where some do not report, a marker tells that what failed is over", "
   REQUIRE(b.in_use());
   b.queue.have_reported();
   const uint64_t marker = b.device.posted.back().wr_id;
-  REQUIRE((marker & model::marker_bit) != 0);
+  REQUIRE((marker & queue::marker_bit) != 0);
   b.queue.bare_failed();
   b.land(marker, flushed);
   CHECK(b.leased->all_back());

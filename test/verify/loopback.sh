@@ -74,7 +74,7 @@ run() { # policy or stock, mode
     await=$work/await.adverb
   fi
   # A WRITE need not wait there for one that went another way, and a key that is not virtual goes another
-  # way: what is posted behind it may land before it is refused. (Their completions: unit/test_model_queue.)
+  # way: what is posted behind it may land before it is refused. (Their completions: unit/test_queue.)
   # A peer is told of no other domain's keys, so these are such, too.
   # A bad link loses what the program itself sends over UC and UD, too.
   local -a apart=()

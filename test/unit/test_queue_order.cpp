@@ -25,9 +25,9 @@ TEST_CASE("another lane is taken only when the device's is empty, and a marker s
   b.post(IBV_WR_RDMA_WRITE);
   CHECK_FALSE(b.soft.busy());
   REQUIRE(b.device.posted.size() == 2);
-  CHECK(b.device.posted[1].wr_id == (model::marker_bit | 0));
+  CHECK(b.device.posted[1].wr_id == (queue::marker_bit | 0));
   CHECK(b.queue.waits_for_device());
-  b.land(model::marker_bit | 0);
+  b.land(queue::marker_bit | 0);
   CHECK(b.soft.busy());
   CHECK(b.completions.empty()); // the first was unsignaled, the marker is nobody's
   b.answer(1);
@@ -60,11 +60,11 @@ TEST_CASE("what overtook an unsignaled WRITE has the device say that that is don
   b.answer(1);
   CHECK(b.completions.empty());
   REQUIRE(b.device.posted.size() == 2);
-  CHECK(b.device.posted[1].wr_id == (model::marker_bit | 0));
+  CHECK(b.device.posted[1].wr_id == (queue::marker_bit | 0));
   CHECK(b.queue.waits_for_device());
   b.queue.turn(); // one is enough
   CHECK(b.device.posted.size() == 2);
-  b.land(model::marker_bit | 0);
+  b.land(queue::marker_bit | 0);
   CHECK(b.statuses() == Statuses{success});
   CHECK(b.ring.empty());
 }
@@ -112,7 +112,7 @@ TEST_CASE("what an overtaking request's failure leaves is not taken to be done w
   b.queue.turn();
   REQUIRE(b.device.posted.size() == 2);
   const uint64_t marker = b.device.posted[1].wr_id;
-  REQUIRE((marker & model::marker_bit) != 0);
+  REQUIRE((marker & queue::marker_bit) != 0);
   b.land(1, IBV_WC_RETRY_EXC_ERR);
   b.land(marker, flushed);
   REQUIRE(b.device.posted.size() == 3);
@@ -167,9 +167,9 @@ TEST_CASE("one that went another way is not posted before what passed it is done
     b.land(1);
     REQUIRE(b.device.posted.size() == 3);
     CHECK(b.device.posted[1].wr_id == 0);
-    CHECK(b.device.posted[2].wr_id == (model::marker_bit | 0));
+    CHECK(b.device.posted[2].wr_id == (queue::marker_bit | 0));
     CHECK(b.completions.empty());
-    b.land(model::marker_bit | 0);
+    b.land(queue::marker_bit | 0);
     CHECK(b.statuses() == Statuses{success});
   }
   SECTION("it fails, and the earlier one has not begun") {

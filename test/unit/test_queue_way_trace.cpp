@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-#include "model/way_trace.h"
+#include "queue/way_trace.h"
 
 #include "catch.h"
 
 #include <vector>
 
-using adverb::model::WayTrace;
 using adverb::observe::Trace;
 using adverb::observe::TraceEvent;
 using adverb::observe::TraceKind;
+using adverb::queue::WayTrace;
 using adverb::steering::Reason;
 
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // Bare requests that are not the common case: lists, what does not report, lent elements.
-#include "model/bare.h"
+#include "queue/bare.h"
 #include "world/no_cancel.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <new>
 
-namespace adverb::model {
+namespace adverb::queue {
 
 // Apart, so that devices whose posts are no system calls keep nothing for it: it takes 10 ns.
 int BareRequests::post_uncancelled(ibv_send_wr* wr, ibv_send_wr** bad) {
@@ -195,4 +195,4 @@ void BareRequests::give_back_all() noexcept {
   end_leases();
 }
 
-} // namespace adverb::model
+} // namespace adverb::queue

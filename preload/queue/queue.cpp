@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // Issue in order, retire in order. What follows a failure is in queue_failure.cpp.
-#include "model/queue.h"
+#include "queue/queue.h"
 #include "world/world.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <new>
 
-namespace adverb::model {
+namespace adverb::queue {
 
 // What is marked always_inline is called in this file alone, once or nearly: every post goes
 // through it.
@@ -296,4 +296,4 @@ void Queue::later(std::chrono::nanoseconds delay, steering::Way& way) {
   host_.later(delay, way);
 }
 
-} // namespace adverb::model
+} // namespace adverb::queue

@@ -17,8 +17,8 @@
 // of the queue pair's lock. Every post and poll goes through here: what is inline is so for that.
 #pragma once
 
-#include "model/fifo.h"
-#include "model/report_counter.h"
+#include "queue/fifo.h"
+#include "queue/report_counter.h"
 #include "registration/regions.h"
 #include "registration/send_sources.h"
 #include "registration/standing_window.h"
@@ -36,7 +36,7 @@
 #include <memory>
 #include <utility>
 
-namespace adverb::model {
+namespace adverb::queue {
 
 // Queue pairs post under wr_ids of adverb's: the request's sequence number, which has number_bit,
 // with marker_bit the last one that a marker stands behind; receives carry receive_bit. What has
@@ -391,4 +391,4 @@ private:
   registration::StandingWindow destination_; // of what READs and atomics bring
 };
 
-} // namespace adverb::model
+} // namespace adverb::queue

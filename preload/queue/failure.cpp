@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // What the queue does when something went wrong: starts anew, replays, flushes.
-#include "model/queue.h"
+#include "queue/queue.h"
 #include "steering/opcode.h"
 #include "transfer/message_lane.h"
 #include "world/world.h"
@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <utility>
 
-namespace adverb::model {
+namespace adverb::queue {
 
 using observe::Counter;
 using steering::Event;
@@ -300,4 +300,4 @@ void Queue::clear() {
   gate_ = gate_before_stop_ = Gate::open;
 }
 
-} // namespace adverb::model
+} // namespace adverb::queue

@@ -15,14 +15,14 @@
 // Not thread-safe: the queue pair's lock guards it.
 #pragma once
 
-#include "model/bare.h"
+#include "queue/bare.h"
 #include "steering/lane.h"
 
 #include <optional>
 #include <utility>
 #include <vector>
 
-namespace adverb::model {
+namespace adverb::queue {
 
 class QpLane final : public steering::DeviceLane {
 public:
@@ -207,4 +207,4 @@ private:
   std::optional<ibv_wr_opcode> bare_unit_; // that is in flight
 };
 
-} // namespace adverb::model
+} // namespace adverb::queue

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-#include "model/report_counter.h"
+#include "queue/report_counter.h"
 
 #include "catch.h"
 
@@ -9,7 +9,7 @@
 #include <deque>
 #include <random>
 
-using adverb::model::ReportCounter;
+using adverb::queue::ReportCounter;
 
 namespace {
 

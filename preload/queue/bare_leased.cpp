@@ -3,12 +3,12 @@
 // time, that report. What is leased is looked up for each, under the lock of Leases; what they
 // bring comes to the program's own memory, by a window, so that nothing is left to be done when
 // they complete. All else that is leased goes by the ring (ways/leased.cpp).
-#include "model/bare.h"
+#include "queue/bare.h"
 
 #include <cerrno>
 #include <new>
 
-namespace adverb::model {
+namespace adverb::queue {
 
 using observe::Counter;
 using transfer::Leases;
@@ -158,4 +158,4 @@ int BareRequests::post_leased_lent(ibv_send_wr* wr, ibv_send_wr** bad, uint32_t 
   return brought_in ? post_lent(*wr, bad, leases) : int{pages_first};
 }
 
-} // namespace adverb::model
+} // namespace adverb::queue

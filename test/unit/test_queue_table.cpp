@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // Every row of the send queue's table is walked by the other tests of this program, and the table
-// is the one that model/README.md shows. Last of them, as the list of sources has it.
+// is the one that queue/README.md shows. Last of them, as the list of sources has it.
 #include "queue_bench.h"
 
 #include <cstdlib>
@@ -44,9 +44,9 @@ void watch_event(Stage stage, Hand hand, Event event) noexcept {
 
 namespace {
 
-// Every (stage, hand, event) that model/README.md has a row for, and what it makes of it.
+// Every (stage, hand, event) that queue/README.md has a row for, and what it makes of it.
 std::map<std::string, std::string> rows_of_readme() {
-  std::ifstream file(ADVERB_SOURCE "/preload/model/README.md");
+  std::ifstream file(ADVERB_SOURCE "/preload/queue/README.md");
   std::map<std::string, std::string> out;
   for (std::string line; std::getline(file, line);) {
     std::istringstream words(line);
@@ -95,7 +95,7 @@ TEST_CASE("a post allocates nothing once its way exists", "[queue]") {
   CHECK(after == before);
 }
 
-TEST_CASE("the table of model/README.md is the code's, and every row has been walked", "[queue]") {
+TEST_CASE("the table of queue/README.md is the code's, and every row has been walked", "[queue]") {
   const auto shown = rows_of_readme();
   std::map<std::string, std::string> coded;
   for (const Row& row : table) {

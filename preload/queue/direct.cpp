@@ -10,11 +10,11 @@
 //
 // While other requests of the device's are in the ring, one goes by it but begins there posted,
 // **direct**: without a copy of its elements, a choice, a turn.
-#include "model/queue.h"
+#include "queue/queue.h"
 #include "steering/opcode.h"
 #include "world/world.h"
 
-namespace adverb::model {
+namespace adverb::queue {
 
 using steering::Order;
 using steering::Request;
@@ -83,4 +83,4 @@ bool Queue::complete_direct(uint64_t seq, uint64_t& wr_id) {
   return true;
 }
 
-} // namespace adverb::model
+} // namespace adverb::queue

@@ -17,7 +17,7 @@
 
 #include <infiniband/verbs.h>
 
-namespace adverb::model {
+namespace adverb::queue {
 
 class WayTrace {
 public:
@@ -73,4 +73,4 @@ private:
   std::array<Entry, 16> entries_{};
 };
 
-} // namespace adverb::model
+} // namespace adverb::queue

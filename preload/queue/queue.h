@@ -16,7 +16,7 @@
 // allocated when it is first chosen, else nothing on the way of a request that need not wait.
 #pragma once
 
-#include "model/qp_lane.h"
+#include "queue/qp_lane.h"
 #include "steering/choose.h"
 #include "steering/elements.h"
 #include "steering/way.h"
@@ -27,7 +27,7 @@
 #include <memory>
 #include <vector>
 
-namespace adverb::model {
+namespace adverb::queue {
 
 // The queue pair around the queue, and the fake of a test.
 class QueueHost : public RemoteKeys {
@@ -244,4 +244,4 @@ private:
   Gate gate_before_stop_ = Gate::open;
 };
 
-} // namespace adverb::model
+} // namespace adverb::queue

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-#include "model/qp_lane.h"
+#include "queue/qp_lane.h"
 #include "steering/opcode.h"
 
 #include <algorithm>
 #include <cerrno>
 
-namespace adverb::model {
+namespace adverb::queue {
 
 using steering::Event;
 using steering::Request;
@@ -338,4 +338,4 @@ void QpLane::reset() {
   bare_.reset();
 }
 
-} // namespace adverb::model
+} // namespace adverb::queue

@@ -9,13 +9,13 @@
 // for the holder of the queue pair's lock.
 #pragma once
 
-#include "model/fifo.h"
+#include "queue/fifo.h"
 #include "world/sync.h"
 
 #include <cstdint>
 #include <new>
 
-namespace adverb::model {
+namespace adverb::queue {
 
 class ReportCounter {
 public:
@@ -132,4 +132,4 @@ private:
   Atomic<uint32_t> polled_;
 };
 
-} // namespace adverb::model
+} // namespace adverb::queue

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace adverb::model {
+namespace adverb::queue {
 
 template <typename T> class Fifo {
 public:
@@ -43,4 +43,4 @@ private:
   size_t first_ = 0;
 };
 
-} // namespace adverb::model
+} // namespace adverb::queue

@@ -40,8 +40,8 @@ TEST_CASE("a flushed marker says that the queue pair is in error", "[queue]") {
   b.become_virtual();
   b.post(IBV_WR_RDMA_WRITE);
   REQUIRE(b.device.posted.size() == 2);
-  CHECK(b.device.posted[1].wr_id == model::marker_bit);
-  b.land(model::marker_bit, flushed);
+  CHECK(b.device.posted[1].wr_id == queue::marker_bit);
+  b.land(queue::marker_bit, flushed);
   // No marker more; what waited for it goes the way of all that is posted now.
   REQUIRE(b.device.posted.size() == 3);
   CHECK(b.device.posted[2].wr_id == 1);
@@ -356,7 +356,7 @@ TEST_CASE("a marker that the peer refuses fails the request that waits for it", 
     b.queue.on_gone();
     b.queue.turn();
   }
-  b.land(model::marker_bit | 0, IBV_WC_REM_INV_REQ_ERR);
+  b.land(queue::marker_bit | 0, IBV_WC_REM_INV_REQ_ERR);
   b.land(0, flushed);
   CHECK(b.completions.back().status == IBV_WC_REM_INV_REQ_ERR);
 }
@@ -375,7 +375,7 @@ TEST_CASE("what a marker is refused for is said by the first that is flushed", "
     b.queue.turn();
   }
   REQUIRE(b.device.posted.size() == 4);
-  b.land(model::marker_bit | 0, IBV_WC_RETRY_EXC_ERR);
+  b.land(queue::marker_bit | 0, IBV_WC_RETRY_EXC_ERR);
   b.land(1, flushed);
   b.land(2, flushed);
   CHECK(b.statuses() == Statuses{IBV_WC_RETRY_EXC_ERR, flushed});
