@@ -359,11 +359,14 @@ public:
       unlink(file.c_str());
     rmdir(directory_.c_str());
   }
+  // Whole from the first moment: a node that has been started may read the one before it.
   std::string file(const std::string& name, const std::string& text) {
     const std::string path = directory_ + "/" + name;
-    const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    const std::string fresh = path + ".new";
+    const int fd = open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     CHECK_THAT(write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
     close(fd);
+    CHECK_THAT(rename(fresh.c_str(), path.c_str()) == 0);
     files_.push_back(path);
     return path;
   }
