@@ -10,6 +10,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#ifdef __SANITIZE_THREAD__
+// As in sanitizer/linux_syscall_hooks.h, which gcc has not.
+extern "C" void __sanitizer_syscall_pre_impl_close(long fd);
+#endif
+
 namespace adverb::own_fds {
 namespace {
 
@@ -43,8 +48,12 @@ bool are_ours() noexcept {
   return shared;
 }
 
-// Past the hook, which would refuse.
+// Past the hook, which would refuse. ThreadSanitizer does not see system calls, and would take the
+// next use of the number for one of this descriptor.
 void close_really(size_t fd) noexcept {
+#ifdef __SANITIZE_THREAD__
+  __sanitizer_syscall_pre_impl_close(static_cast<long>(fd));
+#endif
   syscall(SYS_close, static_cast<int>(fd));
 }
 
