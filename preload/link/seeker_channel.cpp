@@ -4,6 +4,7 @@
 #include "link/identity.h"
 #include "link/seeker.h"
 #include "link/seeker_parts.h"
+#include "policy/rule.h"
 #include "world/world.h"
 
 #include <algorithm>
@@ -35,7 +36,7 @@ constexpr std::chrono::milliseconds room_pause_most{1000};
 bool software_reliability(const policy::Policy& policy, const LocalQp& qp) noexcept {
   in6_addr address{};
   memcpy(&address, qp.ah.grh.dgid.raw, sizeof address);
-  return policy.reliability(
+  return policy.ask<&policy::Rule::reliability>(
              {qp.device->name, qp.type, qp.ah.is_global != 0 ? &address : nullptr}) ==
          policy::Reliability::software;
 }

@@ -4,6 +4,7 @@
 #include "model/qp.h"
 #include "observe/counters.h"
 #include "observe/log.h"
+#include "policy/rule.h"
 #include "provider/real.h"
 #include "steering/opcode.h"
 #include "transfer/protocol.h"
@@ -51,8 +52,9 @@ uint64_t first_number(Context& context) {
 }
 
 steering::Order order(World& world, std::string_view device, ibv_qp_type type) {
-  return world.policy().order({device, type}) == policy::Order::relaxed ? steering::Order::relaxed
-                                                                        : steering::Order::strict;
+  return world.policy().ask<&policy::Rule::order>({device, type}) == policy::Order::relaxed
+             ? steering::Order::relaxed
+             : steering::Order::strict;
 }
 
 } // namespace
@@ -92,7 +94,8 @@ Qp::Qp(Parts parts, ibv_qp* qp, ibv_qp_type type, const ibv_qp_cap& cap, bool al
     receive_ = std::make_unique<ReceiveQueue>(*context_, pd_->verbs, pd_->staging, cap.max_recv_wr,
                                               cap.max_recv_sge);
   const policy::QpQuery query{context_->device(), type};
-  may_link_ = connected() && world().policy().peers(query) == policy::Peers::automatic;
+  may_link_ =
+      connected() && world().policy().ask<&policy::Rule::peers>(query) == policy::Peers::automatic;
   handle_ = new_handle(world());
   send_cq_->attach(qpn_, this);
   if (recv_cq_ != send_cq_)

@@ -2,6 +2,7 @@
 // How a queue pair has its requests to pinned regions steered: by the rules of the policy in force,
 // under keys that the peer's CPU serves (steering/steer.h).
 #include "model/qp.h"
+#include "policy/rule.h"
 #include "world/world.h"
 
 #include <cstring>
@@ -69,7 +70,8 @@ void Qp::begin_steering() noexcept {
     auto rules = world().policy().steering(query);
     if (rules.empty())
       return;
-    by_packets_ = world().policy().reliability(query) == policy::Reliability::software;
+    by_packets_ =
+        world().policy().ask<&policy::Rule::reliability>(query) == policy::Reliability::software;
     steer_ = std::make_unique<steering::Steer>(std::move(rules), world().clock,
                                                static_cast<uint32_t>(ring_.capacity()),
                                                &world().trace, qpn_);

@@ -7,6 +7,7 @@
 #include "model/reload.h"
 #include "model/start.h"
 #include "model/verbs.h"
+#include "policy/rule.h"
 #include "world/no_cancel.h"
 #include "world/world.h"
 
@@ -25,7 +26,8 @@ bool wanted(World& world, ibv_context* context) {
   if (policy.idle())
     return false;
   const char* device = context->device->name;
-  return policy.may_unpin(device) || policy.peers({device, IBV_QPT_RC}) == policy::Peers::automatic;
+  return policy.may_unpin(device) ||
+         policy.ask<&policy::Rule::peers>({device, IBV_QPT_RC}) == policy::Peers::automatic;
 }
 
 ibv_context* adopt(World& world, ibv_context* context) {

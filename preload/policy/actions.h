@@ -3,6 +3,7 @@
 // `adverb policy explain` read the rows.
 #pragma once
 
+#include "policy/policy.h"
 #include "policy/rule.h"
 
 #include <span>
@@ -20,6 +21,9 @@ struct Action {
   void (*read)(Rule& rule, std::string_view value); // a value that the schema allows
   bool (*set)(const Rule& rule);
   std::string (*value)(const Rule& rule); // in the schema's words; the rule sets the action
+  // What the policy's answer means for a queue pair, to a person; empty: nothing to tell. Null: it
+  // does not decide about queue pairs, or there is more to say (tools/explain_steer.cpp).
+  std::string_view (*answer)(const Policy& policy, const QpQuery& query);
 };
 
 extern const std::span<const Action> actions;

@@ -4,6 +4,7 @@
 #include "policy/actions.h"
 #include "policy/format.h"
 #include "policy/schema.h"
+#include "policy/setting_rows.h"
 #include "policy/suggest.h"
 
 #include <algorithm>
@@ -231,19 +232,6 @@ bool has_error_below(const std::vector<Error>& errors, const std::string& pointe
   });
 }
 
-void compile_log(const Json& log, LogSettings& settings) {
-  static constexpr std::pair<std::string_view, LogLevel> levels[] = {
-      {"debug", LogLevel::debug}, {"info", LogLevel::info}, {"warn", LogLevel::warn},
-      {"error", LogLevel::error}, {"off", LogLevel::off},
-  };
-  if (log.contains("level"))
-    for (const auto& [name, level] : levels)
-      if (log["level"] == name)
-        settings.level = level;
-  if (log.contains("file"))
-    settings.file = text(log["file"]);
-}
-
 void compile_peers(const Json& peers, LinkSettings& settings, const std::string& file,
                    std::vector<Error>& errors) {
   for (const auto& member : peers.items()) {
@@ -261,17 +249,6 @@ void compile_peers(const Json& peers, LinkSettings& settings, const std::string&
 
 void compile_link(const Json& link, LinkSettings& settings, const std::string& file,
                   std::vector<Error>& errors) {
-  if (link.contains("port"))
-    settings.port = link["port"].get<uint16_t>();
-  if (link.contains("hello_timeout"))
-    settings.hello_timeout =
-        std::chrono::milliseconds(*parse_duration(text(link["hello_timeout"])));
-  if (link.contains("spin"))
-    settings.spin = std::chrono::microseconds(link["spin"].get<uint16_t>());
-  if (link.contains("proof"))
-    settings.proof = link["proof"] == "all" ? Proof::all : Proof::others;
-  if (link.contains("broker"))
-    settings.broker = link["broker"] == "process" ? BrokerPlace::process : BrokerPlace::inside;
   if (link.contains("allow"))
     for (const Json& range : link["allow"])
       settings.allow.push_back(*parse_cidr(text(range)));
@@ -290,18 +267,16 @@ Settings compile_settings(const Json& document, const std::string& file,
                           std::vector<Error>& errors) {
   Settings result;
   const auto usable = [&](const char* key) { return is_usable(document, key, errors); };
-  if (usable("log"))
-    compile_log(document["log"], result.log);
   if (usable("link"))
     compile_link(document["link"], result.link, file, errors);
-  if (usable("staging"))
-    result.staging = *parse_size(text(document["staging"]));
-  if (usable("pinned_budget"))
-    result.pinned_budget = parse_size(text(document["pinned_budget"])); // none of "auto"
-  if (usable("recall_wait"))
-    result.recall_wait = std::chrono::milliseconds(*parse_duration(text(document["recall_wait"])));
-  if (usable("serve"))
-    result.serve = document["serve"].get<bool>();
+  for (const SettingRow& row : setting_rows) {
+    const std::string key(row.key), group(row.group);
+    if (!usable(group.empty() ? key.c_str() : group.c_str()))
+      continue;
+    const Json& holder = group.empty() ? document : document[group];
+    if (holder.contains(key))
+      row.read(result, holder[key]);
+  }
   return result;
 }
 

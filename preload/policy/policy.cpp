@@ -178,18 +178,16 @@ bool Policy::may_unpin(std::string_view device) const noexcept {
   return false;
 }
 
-// The rule that decides; null: none does, or for want of the peer none can but `otherwise`.
-template <typename T>
-const Rule* Policy::rule_for(const QpQuery& query, std::optional<T> Rule::* action,
-                             T otherwise) const noexcept {
+// The rule that decides; null: none does, or for want of the peer none can but the safe answer.
+const Rule* Policy::rule_for(const QpQuery& query, Says sets, Says is_safe) const noexcept {
   for (const Rule& rule : rules_) {
     const Match& match = rule.match;
-    const std::optional<T>& value = rule.*action;
-    if (!value || !matches_qp_type(match, query.qp_type) || !matches_device(match, query.device))
+    if (!sets(rule) || !matches_qp_type(match, query.qp_type) ||
+        !matches_device(match, query.device))
       continue;
     if (!match.peers.empty()) {
       if (query.peer == nullptr) {
-        if (*value == otherwise)
+        if (is_safe(rule))
           return nullptr; // some peers may get the answer that is safe for all
         continue;
       }
@@ -201,26 +199,12 @@ const Rule* Policy::rule_for(const QpQuery& query, std::optional<T> Rule::* acti
   return nullptr;
 }
 
-template <typename T>
-T Policy::decide(const QpQuery& query, std::optional<T> Rule::* action,
-                 T otherwise) const noexcept {
-  const Rule* const rule = rule_for(query, action, otherwise);
-  if (rule == nullptr)
-    return otherwise;
-  count(*rule);
-  return *(rule->*action);
-}
-
-Peers Policy::peers(const QpQuery& query) const noexcept {
-  return decide(query, &Rule::peers, Peers::automatic);
-}
-
-Order Policy::order(const QpQuery& query) const noexcept {
-  return decide(query, &Rule::order, Order::strict);
-}
-
-Reliability Policy::reliability(const QpQuery& query) const noexcept {
-  return decide(query, &Rule::reliability, Reliability::device);
+// Whether adverb makes losses good, and the rule that says so; counts nothing.
+bool Policy::by_packets(const QpQuery& query, const Rule*& rule) const noexcept {
+  rule = rule_for(
+      query, [](const Rule& each) { return each.reliability.has_value(); },
+      [](const Rule& each) { return *each.reliability == Reliability::device; });
+  return rule != nullptr && *rule->reliability == Reliability::software;
 }
 
 std::vector<SteerRule> Policy::steering(const QpQuery& query) const {
@@ -234,8 +218,7 @@ std::vector<SteerRule> Policy::steering(const QpQuery& query) const {
       return result;
   }
   // Only what goes to the peer's CPU goes by packets.
-  if (const Rule* const rule = rule_for(query, &Rule::reliability, Reliability::device);
-      rule != nullptr && *rule->reliability == Reliability::software)
+  if (const Rule* rule = nullptr; by_packets(query, rule))
     result.push_back({{}, Steer::unload, static_cast<size_t>(rule - rules_.data()), this});
   return result;
 }
@@ -250,8 +233,8 @@ bool Policy::steers(const QpQuery& query) const noexcept {
     if (matches_any_request(rule.match))
       return false;
   }
-  const Rule* const rule = rule_for(query, &Rule::reliability, Reliability::device);
-  return rule != nullptr && *rule->reliability == Reliability::software;
+  const Rule* rule = nullptr;
+  return by_packets(query, rule);
 }
 
 // The queue pair may have it of a policy that another one has replaced.

@@ -18,6 +18,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 namespace adverb::policy {
@@ -65,12 +66,19 @@ public:
   // False: every region of the device is pinned as stock does, whatever its length and rights.
   bool may_unpin(std::string_view device) const noexcept;
 
-  // While the peer is unknown these give the answer that is safe for every peer: "auto" if any
-  // peer may get it, "strict" if any peer may get it. Ask again once the address is known.
-  Peers peers(const QpQuery& query) const noexcept;
-  Order order(const QpQuery& query) const noexcept;
-  // Until the peer is known, "device" if any peer may get that.
-  Reliability reliability(const QpQuery& query) const noexcept;
+  // What rules say of a queue pair by one of their actions, such as &Rule::order (policy/rule.h).
+  // While the peer is unknown the answer is the one that is safe for every peer if any peer may get
+  // it. Ask again once the address is known. Counts a hit for the rule that decided.
+  template <auto action> auto ask(const QpQuery& query) const noexcept {
+    using Word = typename decltype(word_of(action))::type;
+    const auto* const rule = rule_for(
+        query, [](const Rule& each) { return (each.*action).has_value(); },
+        [](const Rule& each) { return *(each.*action) == Word{}; });
+    if (rule == nullptr)
+      return Word{};
+    count(*rule);
+    return *(rule->*action);
+  }
 
   // Who carries requests of a queue pair to pinned regions of its peer: the rules that can match,
   // and behind them, of a queue pair with reliability in software, one that says unload;
@@ -111,11 +119,10 @@ public:
   void take_place_of(const Policy& running);
 
 private:
-  template <typename T>
-  const Rule* rule_for(const QpQuery& query, std::optional<T> Rule::* action,
-                       T otherwise) const noexcept;
-  template <typename T>
-  T decide(const QpQuery& query, std::optional<T> Rule::* action, T otherwise) const noexcept;
+  using Says = bool (*)(const Rule&);
+  template <typename T> static std::type_identity<T> word_of(std::optional<T> Rule::*);
+  const Rule* rule_for(const QpQuery& query, Says sets, Says is_safe) const noexcept;
+  bool by_packets(const QpQuery& query, const Rule*& rule) const noexcept;
   void count(const Rule& rule) const noexcept;
 
   std::vector<Rule> rules_;

@@ -14,15 +14,17 @@
 
 namespace adverb::policy {
 
+// Of each of these the first word holds if no rule says otherwise, and is safe for every peer.
+
 // Whether a queue pair looks for adverb at its peer (rule action "peers").
 enum class Peers : uint8_t { automatic, none };
 
-// Whether unloaded and offloaded writes keep RC's order (rule action "order", design §6).
-// Who makes good what the network loses of requests that go to the peer's CPU: the device, by a
-// reliable connection; or adverb, of packets.
-enum class Reliability : uint8_t { device, software };
-
+// Whether unloaded and offloaded writes keep RC's order (rule action "order").
 enum class Order : uint8_t { strict, relaxed };
+
+// Who makes good what the network loses of requests that go to the peer's CPU: the device, by a
+// reliable connection; or adverb, of packets (rule action "reliability").
+enum class Reliability : uint8_t { device, software };
 
 // Who has to prove that a queue pair is its own by using it, before it is served: all that are not
 // this user's or root's processes on this host, or all (link.proof).

@@ -5,6 +5,7 @@
 #include "policy/actions.h"
 #include "policy/format.h"
 #include "policy/rule.h"
+#include "policy/setting_rows.h"
 #include "policy/suggest.h"
 #include "tools/commands.h"
 
@@ -183,23 +184,16 @@ void print_queue_pairs(const Policy& policy, const std::string& device) {
     const in6_addr address = peer.empty() ? elsewhere : policy::parse_cidr(peer)->address;
     std::vector<Line> lines;
     for (const auto& type : qp_types) {
-      const Asked about_peers(policy);
-      const auto asks = policy.peers({device, type.type, &address});
-      const std::string peers_rule = about_peers.rule();
-      const Asked about_order(policy);
-      const auto order = policy.order({device, type.type, &address});
-      const std::string order_rule = about_order.rule();
-      const Asked about_reliability(policy);
-      const auto reliability = policy.reliability({device, type.type, &address});
-      add(lines, type.name,
-          std::string(asks == policy::Peers::none ? "remote operations pass through ("
-                                                  : "the peer is asked if it runs adverb (") +
-              peers_rule + "), order " +
-              (order == policy::Order::relaxed ? "relaxed (" : "strict (") + order_rule + ")" +
-              (reliability == policy::Reliability::software
-                   ? ", losses of requests to the peer's CPU made good in software (" +
-                         about_reliability.rule() + ")"
-                   : ""));
+      std::vector<std::string> answers;
+      for (const policy::Action& action : policy::actions) {
+        if (action.answer == nullptr)
+          continue;
+        const Asked asked(policy);
+        const std::string answer(action.answer(policy, {device, type.type, &address}));
+        if (!answer.empty())
+          answers.push_back(answer + " (" + asked.rule() + ")");
+      }
+      add(lines, type.name, joined(answers));
     }
     const std::string whose = peers.size() == 1 ? ""
                               : peer.empty()    ? "other peers"
@@ -212,23 +206,18 @@ void print_queue_pairs(const Policy& policy, const std::string& device) {
 
 void print_link(const Policy& policy) {
   const policy::LinkSettings& link = policy.link();
-  printf("link      port %u, hello within %" PRId64 " ms, spin %" PRId64 " us, %s\n", link.port,
-         static_cast<int64_t>(link.hello_timeout.count()), static_cast<int64_t>(link.spin.count()),
-         link.key.empty() ? "no key" : "peers must prove to hold the key");
   std::vector<std::string> allowed = {"this host"};
   for (const policy::Cidr& range : link.allow)
     allowed.push_back(policy::cidr_text(range));
-  printf("          allowed: %s\n", link.allow.empty() ? "all hosts" : joined(allowed).c_str());
-  printf("          a peer proves each queue pair%s\n",
-         link.proof == policy::Proof::others && link.key.empty()
-             ? ", except this user's and root's processes on this host"
-             : "");
+  printf("link      allowed: %s; %s\n", link.allow.empty() ? "all hosts" : joined(allowed).c_str(),
+         link.key.empty() ? "no key" : "peers must prove to hold the key, and each queue pair");
 }
 
-constexpr const char* served_note =
-    "the CPU carries peers' requests to pinned regions, if peers steer them to it";
-constexpr const char* unserved_note =
-    "the CPU carries no request to a pinned region, the NIC carries all";
+void print_settings(const Policy& policy) {
+  puts("settings");
+  for (const policy::SettingRow& row : policy::setting_rows)
+    printf("  %-20s %s\n", row.name().c_str(), row.text(policy.settings()).c_str());
+}
 
 } // namespace
 
@@ -264,11 +253,7 @@ void print_explanation(const Policy& policy, const std::string& origin, const Pr
   if (policy.strands_remote())
     printf("note: %s\n", stranded_note);
   print_link(policy);
-  printf("memory    staging %s, windows %s, leases called back within %lld ms\n",
-         policy::size_text(policy.staging()).c_str(),
-         policy.pinned_budget() ? policy::size_text(*policy.pinned_budget()).c_str() : "auto",
-         static_cast<long long>(policy.recall_wait().count()));
-  printf("serve     %s\n", policy.serves() ? served_note : unserved_note);
+  print_settings(policy);
   print_ways();
 }
 

@@ -74,7 +74,7 @@ std::string rule_words(const Policy& policy, const policy::SteerRule& rule, bool
 
 // One line for each rule, and one for requests that no rule matches.
 std::string steering_words(const Policy& policy, const policy::QpQuery& query) {
-  if (policy.peers(query) == policy::Peers::none)
+  if (policy.ask<&Rule::peers>(query) == policy::Peers::none)
     return "    all: the NIC (the peer is not asked if it runs adverb)\n";
   std::string result;
   const auto rules = policy.steering(query);

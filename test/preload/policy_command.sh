@@ -98,10 +98,10 @@ expect_output "explain says who carries which requests" 0 "    WRITE from 8B up 
     READ: the NIC (by rule \"rc\")
     all others: the NIC (no rule says otherwise)"
 expect_output "explain tells types of queue pairs apart" 0 "requests of UC to pinned regions of other peers"
-expect_output "explain says that the CPU serves no pinned region" 0 "serve     the CPU carries no request to a pinned region"
+expect_output "explain says that the CPU serves no pinned region" 0 "serve                false: the CPU carries no request to a pinned region"
 run "$adverb" policy explain --profile steer sh
 expect_output "explain says who carries all other requests" 0 "    all others: the NIC (by rule \"other-requests\")"
-expect_output "explain says that the CPU serves pinned regions" 0 "serve     the CPU carries peers' requests"
+expect_output "explain says that the CPU serves pinned regions" 0 "serve                true: the CPU carries peers' requests"
 run "$adverb" policy explain --profile unpinned sh
 if [[ $output == *"to pinned regions"$'\n'* ]]; then
   fail "explain is silent on steering without a rule for it" "$output"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "program.h"
 #include "handlers.h"
+#include "policy/rule.h"
 #include "product_links.h"
 #include "transfer/protocol.h"
 
@@ -164,7 +165,8 @@ void Program::make_qp(ibv_qp_type type) {
 }
 
 bool Program::relaxed() {
-  return world.policy().order({"sim", IBV_QPT_RC}) == adverb::policy::Order::relaxed;
+  return world.policy().ask<&adverb::policy::Rule::order>({"sim", IBV_QPT_RC}) ==
+         adverb::policy::Order::relaxed;
 }
 
 void Program::create(Queue& queue) {

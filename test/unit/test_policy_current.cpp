@@ -103,13 +103,13 @@ TEST_CASE("hits are counted by the name of the rule, wherever it stands") {
   Process p;
   p.rules(std::string(pinned) + R"(, {"name": "peers", "peers": "auto"})");
   (void)p.current.get().region(region);
-  (void)p.current.get().peers({"lo0", 2});
+  (void)p.current.get().ask<&Rule::peers>({"lo0", 2});
   p.rules(
       std::string(R"({"name": "more", "order": "relaxed"}, {"name": "peers", "peers": "none"}, )") +
       unpinned);
   REQUIRE(p.current.reread().what == What::taken);
   (void)p.current.get().region(region);
-  (void)p.current.get().order({"lo0", 2});
+  (void)p.current.get().ask<&Rule::order>({"lo0", 2});
   CHECK(p.current.slots() == std::vector<std::string>{"regions", "peers", "more"});
   CHECK(p.counts.of == std::map<size_t, int>{{0, 2}, {1, 1}, {2, 1}});
   const auto old = p.current.get().steering({"lo0", 2});

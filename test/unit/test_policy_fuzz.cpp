@@ -4,6 +4,7 @@
 
 #include "policy/embedded.h"
 #include "policy/policy.h"
+#include "policy/rule.h"
 
 #include <random>
 
@@ -106,7 +107,7 @@ TEST_CASE("no mutation of a policy crashes, and every refusal says why") {
     if (loaded) {
       ++accepted;
       (void)loaded.policy->region({"rxe0", random(), static_cast<unsigned>(random() & 15u)});
-      (void)loaded.policy->peers({"rxe0", static_cast<int>(random() % 10)});
+      (void)loaded.policy->ask<&Rule::peers>({"rxe0", static_cast<int>(random() % 10)});
       (void)deciding(loaded.policy->steering({"rxe0", static_cast<int>(random() % 10)}),
                      Opcode::read, random(), random());
     } else {

@@ -51,8 +51,8 @@ constexpr unsigned remote_read = IBV_ACCESS_REMOTE_READ;
 TEST_CASE("without rules a policy leaves regions pinned, asks peers and keeps order") {
   const auto policy = load(R"({"version": 1})");
   CHECK(policy->region({"rxe0", 4096, local}).name == "pinned");
-  CHECK(policy->peers({"rxe0", IBV_QPT_RC}) == Peers::automatic);
-  CHECK(policy->order({"rxe0", IBV_QPT_RC}) == Order::strict);
+  CHECK(policy->ask<&Rule::peers>({"rxe0", IBV_QPT_RC}) == Peers::automatic);
+  CHECK(policy->ask<&Rule::order>({"rxe0", IBV_QPT_RC}) == Order::strict);
   CHECK_FALSE(policy->copy_below("rxe0"));
   CHECK_FALSE(policy->may_unpin("rxe0"));
   CHECK_FALSE(policy->idle());
@@ -101,9 +101,9 @@ TEST_CASE("the first matching rule wins for each action on its own") {
     {"match": {"device": "rxe*"}, "peers": "none"},
     {"match": {"device": "rxe1"}, "register": "none", "copy_below": "4KiB"},
     {"register": "pinned", "peers": "auto", "order": "relaxed"})");
-  CHECK(policy->peers({"rxe1", IBV_QPT_RC}) == Peers::none);
-  CHECK(policy->peers({"mlx5_0", IBV_QPT_RC}) == Peers::automatic);
-  CHECK(policy->order({"rxe1", IBV_QPT_RC}) == Order::relaxed);
+  CHECK(policy->ask<&Rule::peers>({"rxe1", IBV_QPT_RC}) == Peers::none);
+  CHECK(policy->ask<&Rule::peers>({"mlx5_0", IBV_QPT_RC}) == Peers::automatic);
+  CHECK(policy->ask<&Rule::order>({"rxe1", IBV_QPT_RC}) == Order::relaxed);
   CHECK(policy->region({"rxe1", 1, remote_write}).name == "none");
   CHECK(policy->region({"rxe0", 1, remote_write}).name == "pinned");
   CHECK(policy->copy_below("rxe1") == 4096u);
@@ -129,11 +129,11 @@ TEST_CASE("program matches the last part of the path, or all of it when the glob
 
 TEST_CASE("qp_type matches only the types it lists") {
   const auto policy = load_rules(R"({"match": {"qp_type": ["RC", "UD"]}, "peers": "none"})");
-  CHECK(policy->peers({"d", IBV_QPT_RC}) == Peers::none);
-  CHECK(policy->peers({"d", IBV_QPT_UD}) == Peers::none);
-  CHECK(policy->peers({"d", IBV_QPT_UC}) == Peers::automatic);
+  CHECK(policy->ask<&Rule::peers>({"d", IBV_QPT_RC}) == Peers::none);
+  CHECK(policy->ask<&Rule::peers>({"d", IBV_QPT_UD}) == Peers::none);
+  CHECK(policy->ask<&Rule::peers>({"d", IBV_QPT_UC}) == Peers::automatic);
   for (int type : {-1, 0, 8, 9, 31, 32, 255})
-    CHECK(policy->peers({"d", type}) == Peers::automatic);
+    CHECK(policy->ask<&Rule::peers>({"d", type}) == Peers::automatic);
 }
 
 TEST_CASE("peer matches by address, and the safe answer holds while it is unknown") {
@@ -142,20 +142,20 @@ TEST_CASE("peer matches by address, and the safe answer holds while it is unknow
     {"peers": "none"})");
   const in6_addr inside = address("10.1.2.3"), outside = address("11.0.0.1");
   const in6_addr scoped = address("fe80::1"), mapped = address("::ffff:10.9.9.9");
-  CHECK(policy->peers({"d", IBV_QPT_RC, &inside}) == Peers::automatic);
-  CHECK(policy->peers({"d", IBV_QPT_RC, &scoped}) == Peers::automatic);
-  CHECK(policy->peers({"d", IBV_QPT_RC, &mapped}) == Peers::automatic);
-  CHECK(policy->peers({"d", IBV_QPT_RC, &outside}) == Peers::none);
-  CHECK(policy->peers({"d", IBV_QPT_RC}) == Peers::automatic);
-  CHECK(policy->order({"d", IBV_QPT_RC, &inside}) == Order::relaxed);
-  CHECK(policy->order({"d", IBV_QPT_RC}) == Order::strict);
+  CHECK(policy->ask<&Rule::peers>({"d", IBV_QPT_RC, &inside}) == Peers::automatic);
+  CHECK(policy->ask<&Rule::peers>({"d", IBV_QPT_RC, &scoped}) == Peers::automatic);
+  CHECK(policy->ask<&Rule::peers>({"d", IBV_QPT_RC, &mapped}) == Peers::automatic);
+  CHECK(policy->ask<&Rule::peers>({"d", IBV_QPT_RC, &outside}) == Peers::none);
+  CHECK(policy->ask<&Rule::peers>({"d", IBV_QPT_RC}) == Peers::automatic);
+  CHECK(policy->ask<&Rule::order>({"d", IBV_QPT_RC, &inside}) == Order::relaxed);
+  CHECK(policy->ask<&Rule::order>({"d", IBV_QPT_RC}) == Order::strict);
   CHECK(hits(*policy) == std::vector<uint64_t>{4, 1});
 }
 
 TEST_CASE("peers none for a range still manages queue pairs until the peer is known") {
   const auto policy =
       load_rules(R"({"match": {"peer": "10.0.0.0/8"}, "peers": "none", "order": "strict"})");
-  CHECK(policy->peers({"d", IBV_QPT_RC}) == Peers::automatic);
+  CHECK(policy->ask<&Rule::peers>({"d", IBV_QPT_RC}) == Peers::automatic);
   CHECK_FALSE(policy->idle());
 }
 

@@ -8,10 +8,13 @@
 #include "policy/compile.h"
 #include "policy/embedded.h"
 #include "policy/format.h"
+#include "policy/policy.h"
 #include "policy/rule.h"
 #include "policy/schema.h"
+#include "policy/setting_rows.h"
 #include "policy/suggest.h"
 
+#include <algorithm>
 #include <regex>
 #include <set>
 
@@ -124,22 +127,54 @@ TEST_CASE("patterns and formats of the schema agree") {
   CHECK(checked >= 7);
 }
 
-TEST_CASE("the defaults of the schema are those of the code") {
+TEST_CASE("each setting of the schema with a default has a row, and its default is the code's") {
   const Json& properties = schema()["properties"];
-  const Json& link = properties["link"]["properties"];
-  const Settings settings;
-  CHECK(link["port"]["default"] == settings.link.port);
-  CHECK(parse_duration(link["hello_timeout"]["default"].get<std::string>()) ==
-        static_cast<uint64_t>(settings.link.hello_timeout.count()));
-  CHECK(link["spin"]["default"] == settings.link.spin.count());
-  CHECK(parse_size(properties["staging"]["default"].get<std::string>()) == settings.staging);
-  CHECK(parse_duration(properties["recall_wait"]["default"].get<std::string>()) ==
-        static_cast<uint64_t>(settings.recall_wait.count()));
-  CHECK(properties["pinned_budget"]["default"] == "auto");
-  CHECK_FALSE(settings.pinned_budget);
-  CHECK(properties["serve"]["default"] == settings.serve);
-  CHECK(properties["log"]["properties"]["level"]["default"] == "warn");
-  CHECK(settings.log.level == LogLevel::warn);
+  std::vector<std::string> rows, keys;
+  for (const SettingRow& row : setting_rows)
+    rows.push_back(row.name());
+  for (const auto& member : properties.items()) {
+    if (resolved(member.value()).contains("default"))
+      keys.push_back(member.key());
+    if (member.value().contains("properties"))
+      for (const auto& inner : member.value()["properties"].items())
+        if (resolved(inner.value()).contains("default"))
+          keys.push_back(member.key() + "." + inner.key());
+  }
+  for (const std::string& key : keys) {
+    INFO(key);
+    CHECK(std::ranges::count(rows, key) == 1);
+  }
+  for (const SettingRow& row : setting_rows) {
+    INFO(row.name());
+    const Json& holder =
+        row.group.empty() ? properties : properties[std::string(row.group)]["properties"];
+    REQUIRE(holder.contains(std::string(row.key)));
+    const Json& part = resolved(holder[std::string(row.key)]);
+    const Settings before;
+    Settings settings;
+    if (!part.contains("default")) {
+      CHECK(row.name() == "log.file"); // stderr has no path
+      continue;
+    }
+    row.read(settings, part["default"]);
+    CHECK(row.text(settings) == row.text(before));
+  }
+}
+
+TEST_CASE("each setting that a file gives is told") {
+  for (const SettingRow& row : setting_rows) {
+    INFO(row.name());
+    bool told = false;
+    for (const char* value : {"false", "7", R"("off")", R"("all")", R"("process")", R"("1MiB")",
+                              R"("7ms")", R"("/a")"}) {
+      Json file = {{"version", 1}, {"rules", Json::array()}};
+      Json& holder = row.group.empty() ? file : file[std::string(row.group)];
+      holder[std::string(row.key)] = Json::parse(value);
+      const Loaded loaded = load_text(file.dump(), "a file");
+      told |= loaded && row.text(loaded.policy->settings()) != row.text(Settings{});
+    }
+    CHECK(told);
+  }
 }
 
 TEST_CASE("the actions of the schema are the rows of the code, and read back as they are written") {
@@ -212,7 +247,7 @@ TEST_CASE("the shipped default unpins local-only regions and no other") {
   CHECK(policy.region({"d", 1u << 20, 1}).name == "none");
   for (unsigned access : {2u, 4u, 8u, 15u})
     CHECK(policy.region({"d", 1u << 20, access}).name == "pinned");
-  CHECK(policy.peers({"d", 2}) == Peers::automatic);
+  CHECK(policy.ask<&Rule::peers>({"d", 2}) == Peers::automatic);
 }
 
 TEST_CASE("the profile unpinned pins nothing, off changes nothing, local-only asks nobody") {
@@ -221,7 +256,7 @@ TEST_CASE("the profile unpinned pins nothing, off changes nothing, local-only as
     CHECK(unpinned.policy->region({"d", 1, access}).unpins);
   CHECK(load_profile("off", "/p").policy->idle());
   const auto local = load_profile("local-only", "/p");
-  CHECK(local.policy->peers({"d", 2}) == Peers::none);
+  CHECK(local.policy->ask<&Rule::peers>({"d", 2}) == Peers::none);
   CHECK(local.policy->region({"d", 1, 1}).name == "none");
   CHECK(local.policy->region({"d", 1, 2}).name == "pinned");
 }

@@ -270,7 +270,7 @@ TEST_CASE("the profile steer pins all regions, and lets small WRITEs go by the f
   const Policy& policy = *loaded.policy;
   for (unsigned access : {0u, 2u, 4u, 8u, 15u})
     CHECK(policy.region({"d", 1, access}).name == "pinned");
-  CHECK(policy.peers(rc_far) == Peers::automatic);
+  CHECK(policy.ask<&Rule::peers>(rc_far) == Peers::automatic);
   CHECK(steer(policy, rc_far, {Opcode::write, 4096}) == Steer::automatic);
   CHECK(steer(policy, rc_far, {Opcode::write, 4097}) == Steer::offload);
   CHECK(steer(policy, rc_far, {Opcode::read, 8}) == Steer::offload);
@@ -282,9 +282,9 @@ TEST_CASE("reliability in software has the peer's CPU carry what no rule steers"
     {"name": "near", "match": {"peer": ["10.0.0.0/8"]}, "reliability": "device"},
     {"name": "far", "reliability": "software"})";
   const auto policy = load(list);
-  CHECK(policy->reliability(rc_near) == Reliability::device);
-  CHECK(policy->reliability(rc_far) == Reliability::software);
-  CHECK(policy->reliability(rc_unknown) == Reliability::device); // it may be near
+  CHECK(policy->ask<&Rule::reliability>(rc_near) == Reliability::device);
+  CHECK(policy->ask<&Rule::reliability>(rc_far) == Reliability::software);
+  CHECK(policy->ask<&Rule::reliability>(rc_unknown) == Reliability::device); // it may be near
   CHECK(steer(*policy, rc_far) == Steer::unload);
   CHECK(steer(*policy, rc_far, {Opcode::read, 8}) == Steer::offload);
   CHECK(steer(*policy, rc_far, {Opcode::read, 9}) == Steer::unload);
@@ -296,7 +296,7 @@ TEST_CASE("reliability in software has the peer's CPU carry what no rule steers"
   REQUIRE(rules.size() == 2);
   CHECK(policy->rules()[rules[1].rule].name == "far");
   // Without such a rule it is the device's.
-  CHECK(load(R"({"peers": "auto"})")->reliability(rc_far) == Reliability::device);
+  CHECK(load(R"({"peers": "auto"})")->ask<&Rule::reliability>(rc_far) == Reliability::device);
   // A rule that steers all leaves nothing to be steered by it.
   const auto all = load(R"({"steer": "offload"}, {"reliability": "software"})");
   CHECK(steer(*all, rc_far) == Steer::offload);
@@ -316,7 +316,7 @@ TEST_CASE("the profile far pins all regions, and has WRITEs and READs go by pack
   REQUIRE(loaded);
   const Policy& policy = *loaded.policy;
   CHECK(policy.region({"d", 1, 15u}).name == "pinned");
-  CHECK(policy.reliability(rc_far) == Reliability::software);
+  CHECK(policy.ask<&Rule::reliability>(rc_far) == Reliability::software);
   CHECK(steer(policy, rc_far, {Opcode::write, 1 << 20}) == Steer::unload);
   CHECK(policy.staging() == uint64_t{64} << 20);
 }
