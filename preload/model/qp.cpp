@@ -484,13 +484,15 @@ void Qp::on_leased(const ibv_send_wr& wr, uint64_t length) noexcept {
   const auto table = ways::table();
   const auto leased =
       std::ranges::find(table, observe::Counter::posts_leased, &steering::WayRow::carried);
-  way_trace_.note(world().trace, qpn_, {wr.opcode, length, steering::remote_key(wr)},
+  way_trace_.note(world().trace, qpn_,
+                  {static_cast<uint8_t>(wr.opcode), length, steering::remote_key(wr)},
                   static_cast<size_t>(leased - table.begin()), steering::Reason::virtual_key);
 }
 
 void Qp::on_way_chosen(const steering::Request& r, size_t row, steering::Reason reason) noexcept {
   if (connected() && steering::is_one_sided(r.wr.opcode))
-    way_trace_.note(world().trace, qpn_, {r.wr.opcode, r.length, steering::remote_key(r.wr)}, row,
+    way_trace_.note(world().trace, qpn_,
+                    {static_cast<uint8_t>(r.wr.opcode), r.length, steering::remote_key(r.wr)}, row,
                     reason);
 }
 

@@ -22,12 +22,12 @@ namespace adverb::queue {
 class WayTrace {
 public:
   struct Request {
-    ibv_wr_opcode opcode;
+    uint8_t opcode;  // an ibv_wr_opcode, or what stands for all
     uint64_t length; // bytes
     uint32_t key;    // the remote one
   };
   // What stands for every opcode and length.
-  static constexpr auto any_opcode = static_cast<ibv_wr_opcode>(observe::trace_any_opcode);
+  static constexpr uint8_t any_opcode = observe::trace_any_opcode;
   // `row`: its way's, in ways.def.
   void note(observe::Trace& trace, uint32_t qpn, const Request& r, size_t row,
             steering::Reason reason) noexcept {
@@ -43,7 +43,7 @@ public:
   // Never 0.
   static uint64_t shape_of(const Request& r) noexcept {
     return uint64_t{r.key} << 16 | static_cast<uint64_t>(std::bit_width(r.length)) << 8 |
-           (static_cast<uint64_t>(r.opcode) + 1);
+           (uint64_t{r.opcode} + 1);
   }
   // Another peer, or the same one anew.
   void clear() noexcept { entries_ = {}; }
@@ -62,7 +62,7 @@ private:
       return;
     trace.add({.qpn = qpn,
                .kind = observe::TraceKind::way,
-               .first = static_cast<uint8_t>(r.opcode),
+               .first = r.opcode,
                .second = static_cast<uint8_t>(taken >> 8),
                .reason = static_cast<uint8_t>(taken),
                .key = r.key,

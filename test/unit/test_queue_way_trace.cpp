@@ -21,7 +21,7 @@ struct Ring {
 
   void note(ibv_wr_opcode opcode, uint64_t length, uint32_t key, size_t row,
             Reason reason = Reason::virtual_key) {
-    ways.note(trace, 5, {opcode, length, key}, row, reason);
+    ways.note(trace, 5, {static_cast<uint8_t>(opcode), length, key}, row, reason);
   }
   std::vector<TraceEvent> events() const {
     std::vector<TraceEvent> all;
