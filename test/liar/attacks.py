@@ -449,7 +449,7 @@ def many_companions(stage):
 
 def packet_address(stage, **other):
     """As preload/endpoint/endpoint.cpp has it, of the end where the honest queue pair's peer is"""
-    values = {"magic": 0x41504441, "version": 1, "identity": 7, "chunk": 4096, "gid": device().id, "qpn": 0xABCDE, "psn": 1,
+    values = {"magic": 0x41504441, "version": 1, "identity": 7, "chunk": 0, "gid": device().id, "qpn": 0xABCDE, "psn": 1,
               "qkey": 2, "lid": 0, "mtu": 5, "type": 3} | other
     return struct.pack("<IIQII16sIIIHBB40x", values["magic"], values["version"], values["identity"], values["chunk"], 0,
                        bytes(values["gid"]), *(values[name] for name in ("qpn", "psn", "qkey", "lid", "mtu", "type")))
@@ -468,7 +468,7 @@ def packet_companions(stage):
                             address=address).answer
 
         wrong = [bytes(96), os.urandom(96), packet_address(stage, gid=os.urandom(16)), packet_address(stage, version=2),
-                 packet_address(stage, chunk=8192), packet_address(stage, type=9), packet_address(stage, mtu=0)]
+                 packet_address(stage, chunk=4096), packet_address(stage, type=9), packet_address(stage, mtu=0)]
         answers = [answer(address) for address in wrong]
         assert answers == [p.NO_RESOURCES] * len(wrong), answers
         answers = [answer(packet_address(stage)) for _ in range(100)]
