@@ -5,6 +5,7 @@
 #include "link/proof.h"
 #include "link/seeker.h"
 #include "link/seeker_parts.h"
+#include "link/socket_address.h"
 #include "world/world.h"
 
 #include <algorithm>
@@ -47,10 +48,11 @@ Seeker::Host& Seeker::host_of(const std::string& name) {
 
 // A socket that is about to be connected to the host's broker; -1, and errno.
 int Seeker::reach(const Host& host) const {
-  const int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  sockaddr_in6 to = host.address;
-  to.sin6_port = htons(world_.policy().link().port);
-  if (fd >= 0 && ::connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof to) != 0 &&
+  sockaddr_storage to;
+  const socklen_t bytes = socket_address(host.address.sin6_addr, host.address.sin6_scope_id,
+                                         world_.policy().link().port, to);
+  const int fd = socket(to.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd >= 0 && ::connect(fd, reinterpret_cast<sockaddr*>(&to), bytes) != 0 &&
       errno != EINPROGRESS) {
     const int rc = errno;
     close(fd);

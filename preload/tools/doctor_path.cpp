@@ -3,7 +3,8 @@
 #define FMT_HEADER_ONLY // the code of fmt; elsewhere its declarations do
 
 #include "tools/doctor_path.h"
-#include "tools/doctor_port.h"
+
+#include "link/socket_address.h"
 
 #include <algorithm>
 #include <arpa/inet.h>
@@ -35,7 +36,7 @@ bool is_gid(const std::string& text, const in6_addr& address) {
 
 std::optional<in6_addr> source_towards(const in6_addr& peer, unsigned scope) {
   sockaddr_storage at{};
-  socklen_t size = socket_address(peer, scope, 1, at); // nothing is sent
+  socklen_t size = link::socket_address(peer, scope, 1, at); // nothing is sent
   const int fd = socket(at.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (fd < 0)
     return std::nullopt;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "tools/doctor_port.h"
 
+#include "link/socket_address.h"
+
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -22,27 +24,6 @@ LinkPort::milliseconds since(Clock::time_point begun) {
 
 } // namespace
 
-// v4-mapped addresses reach IPv4 hosts only where IPv6 is compiled in: the plain family.
-socklen_t socket_address(const in6_addr& address, unsigned scope, uint16_t port,
-                         sockaddr_storage& out) {
-  out = {};
-  if (IN6_IS_ADDR_V4MAPPED(&address)) {
-    sockaddr_in to{};
-    to.sin_family = AF_INET;
-    to.sin_port = htons(port);
-    memcpy(&to.sin_addr, address.s6_addr + 12, sizeof to.sin_addr);
-    memcpy(&out, &to, sizeof to);
-    return sizeof to;
-  }
-  sockaddr_in6 to{};
-  to.sin6_family = AF_INET6;
-  to.sin6_port = htons(port);
-  to.sin6_addr = address;
-  to.sin6_scope_id = scope;
-  memcpy(&out, &to, sizeof to);
-  return sizeof to;
-}
-
 LinkPort::~LinkPort() {
   if (fd_ >= 0)
     close(fd_);
@@ -50,7 +31,7 @@ LinkPort::~LinkPort() {
 
 int LinkPort::connect(const PeerAddress& peer, uint16_t port, milliseconds patience) {
   sockaddr_storage to;
-  const socklen_t size = socket_address(peer.address, peer.scope, port, to);
+  const socklen_t size = link::socket_address(peer.address, peer.scope, port, to);
   fd_ = socket(to.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd_ < 0)
     return errno;

@@ -12,10 +12,6 @@
 
 namespace adverb::tools {
 
-// The socket address of either family; its size.
-socklen_t socket_address(const in6_addr& address, unsigned scope, uint16_t port,
-                         sockaddr_storage& out);
-
 class LinkPort {
 public:
   using milliseconds = std::chrono::milliseconds;
