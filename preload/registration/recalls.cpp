@@ -59,7 +59,7 @@ void Recalls::end_change(memory::Stripes where) noexcept {
 }
 
 bool Recalls::all_back(memory::Stripes where) const noexcept {
-  for (unsigned i = 0; i < memory::stripe_count; ++i)
+  for (unsigned i = 0; i < stripes_.size(); ++i)
     if ((where >> i & 1) != 0 && stripes_[i].out.load() != 0)
       return false;
   return true;

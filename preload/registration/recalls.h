@@ -22,6 +22,11 @@
 
 namespace adverb::registration {
 
+// What peers have of views (views.h) counts as lying in a stripe of its own: it is called back by
+// who changes a region, not by who changes memory.
+inline constexpr unsigned view_stripe = memory::stripe_count;
+inline constexpr memory::Stripes all_views = 1U << view_stripe;
+
 // One who has given leases to a peer. The service's thread calls; no lock held.
 class Lessor {
 public:
@@ -67,7 +72,7 @@ public:
 
   LeasedRanges& leased() noexcept { return leased_; }
   const LeasedRanges& leased() const noexcept { return leased_; }
-  // Which addresses have views (views.h), or are about to. They are not called back.
+  // Which addresses have views (views.h), or are about to.
   LeasedRanges& viewed() noexcept { return viewed_; }
   const LeasedRanges& viewed() const noexcept { return viewed_; }
   // What is lent for atomics (grants.h) cannot be called back: whether anything is.
@@ -109,12 +114,12 @@ private:
     Atomic<uint32_t> out{0}; // leases
   };
   template <typename Each> void each(memory::Stripes where, Each&& each) {
-    for (unsigned i = 0; i < memory::stripe_count; ++i)
+    for (unsigned i = 0; i < stripes_.size(); ++i)
       if ((where >> i & 1) != 0)
         each(stripes_[i]);
   }
 
-  std::array<Stripe, memory::stripe_count> stripes_;
+  std::array<Stripe, memory::stripe_count + 1> stripes_;
   Atomic<memory::Stripes> recalled_{0}; // and not served yet; the same below
   Atomic<memory::Stripes> overdue_{0};
   Atomic<bool> shed_{false};

@@ -69,8 +69,7 @@ Status Lessor::may_give(uint32_t key, uint64_t address, uint64_t length, uint64_
 
 // It is listed before it counts as out, and looked at once it does: what changes before is seen
 // there, what changes later calls it back.
-uint32_t Lessor::give(std::shared_ptr<registration::Grant> lease) {
-  assert(channel_->progress().lock().held());
+uint32_t Lessor::list(std::shared_ptr<registration::Grant> lease, unsigned stripe) {
   Leases::iterator at;
   try {
     auto& recalls = world_.recalls();
@@ -80,7 +79,6 @@ uint32_t Lessor::give(std::shared_ptr<registration::Grant> lease) {
     }
     while (++next_ == 0 || leases_.contains(next_)) {
     }
-    const unsigned stripe = memory::stripe_of(lease->from); // its region may have ended since
     at = leases_.emplace(next_, Lease{lease, stripe}).first;
     bytes_ += lease->charged;
     at->second.counted = recalls.out(stripe);
@@ -89,36 +87,35 @@ uint32_t Lessor::give(std::shared_ptr<registration::Grant> lease) {
     throw;
   }
   const auto& grant = *at->second.grant;
-  if (!at->second.counted || recalled_ != 0 || !grant.by->is_good(grant)) {
-    end(at);
-    return 0;
-  }
-  world_.counters.count(Counter::responder_leases);
-  return at->first;
+  if (at->second.counted && recalled_ == 0 && grant.by->is_good(grant))
+    return at->first;
+  end(at);
+  return 0;
+}
+
+uint32_t Lessor::give(std::shared_ptr<registration::Grant> lease) {
+  assert(channel_->progress().lock().held());
+  const unsigned stripe = memory::stripe_of(lease->from); // its region may have ended since
+  const uint32_t number = list(std::move(lease), stripe);
+  if (number != 0)
+    world_.counters.count(Counter::responder_leases);
+  return number;
 }
 
 uint32_t Lessor::give_view(std::shared_ptr<registration::Grant> view) {
   assert(channel_->progress().lock().held());
   sweep();
-  try {
-    while (++next_ == 0 || leases_.contains(next_)) {
-    }
-    if (leases_.size() < leases_max) {
-      const bool there = std::ranges::any_of(leases_, [&](const auto& entry) {
-        return entry.second.grant->is_view() && entry.second.grant->rkey == view->rkey;
-      });
-      if (!there) {
-        leases_.emplace(next_, Lease{.grant = view, .counted = false});
-        world_.counters.count(Counter::responder_views);
-        return next_;
-      }
-    }
-  } catch (...) {
+  const bool there = std::ranges::any_of(leases_, [&](const auto& entry) {
+    return entry.second.grant->is_view() && entry.second.grant->rkey == view->rkey;
+  });
+  if (there || leases_.size() >= leases_max) {
     Regions::revoke(view);
-    throw;
+    return 0;
   }
-  Regions::revoke(view);
-  return 0;
+  const uint32_t number = list(std::move(view), registration::view_stripe);
+  if (number != 0)
+    world_.counters.count(Counter::responder_views);
+  return number;
 }
 
 void Lessor::end(Leases::iterator at) {
@@ -167,7 +164,7 @@ void Lessor::recall(memory::Stripes where) {
   const std::lock_guard progress(channel_->progress().lock());
   std::vector<uint32_t> numbers;
   for (const auto& [number, lease] : leases_)
-    if (!lease.grant->is_view() && !lease.recalled && (where >> lease.stripe & 1) != 0)
+    if (!lease.recalled && (where >> lease.stripe & 1) != 0)
       numbers.push_back(number);
   call_back(numbers);
 }
