@@ -34,7 +34,7 @@ void Queue::bare_failed() {
 }
 
 Queue::Refused Queue::post_direct(ibv_send_wr*& list) {
-  if (mode_ != Mode::open || gate_ != Gate::open || !all_issued() || elements_.awaits_verdict())
+  if (mode_ != Mode::open || gate_ != Gate::open || !all_issued() || elements_.lands_apart())
     return {};
   close_bare();
   for (const steering::Lane* const lane : lanes_)

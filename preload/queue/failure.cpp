@@ -34,7 +34,7 @@ void Queue::rewind(uint64_t seq) {
       continue; // the device has not taken one that it is to flush: that it stays
     r.become(Event::again);
     r.sent = 0;
-    r.flawed = r.missed = r.unverified = false;
+    r.flawed = r.missed = false;
   }
   next_ = std::min(next_, std::max(seq, ring_.head()));
 }
@@ -101,8 +101,7 @@ Queue::Step Queue::issue_replay(Request& r, int& why) {
   device_.commit();
   if (device_.refused())
     return Step::changed;
-  if (device_.has_later(r.seq) ||
-      (device_.busy() && (fails_here(r) || elements_.awaits_verdict()))) {
+  if (device_.has_later(r.seq) || (device_.busy() && (fails_here(r) || elements_.lands_apart()))) {
     device_.want_drained(r);
     return Step::wait;
   }

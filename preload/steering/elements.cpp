@@ -4,7 +4,7 @@
 #include "world/world.h"
 
 #include <algorithm>
-#include <array>
+#include <cassert>
 #include <cerrno>
 #include <cstring>
 
@@ -91,7 +91,7 @@ bool Elements::overtakes(const Request& r) const {
         continue;
       for (int i = 0; i < before.wr.num_sge; ++i) {
         const ibv_sge& to = before.wr.sg_list[i];
-        if (!ring_.holds(before)[static_cast<size_t>(i)].block)
+        if (!ring_.holds(before)[before.apart ? 0 : static_cast<size_t>(i)].block)
           continue;
         const uintptr_t at = place_of(to);
         if (from < at + to.length && at < from + sge.length)
@@ -107,48 +107,22 @@ bool Elements::overtakes(const Request& r) const {
   return false;
 }
 
-bool Elements::meets_landing(const Request& r) const {
-  if ((r.wr.send_flags & IBV_SEND_INLINE) != 0 && !reads_remote(r.wr.opcode))
-    return false; // its bytes were taken when it was posted
-  const std::span<const ibv_sge> own(r.wr.sg_list, static_cast<size_t>(r.wr.num_sge));
-  for (uint64_t s = ring_.head(); s < std::min(unverified_below_, r.seq); ++s) {
-    const Request& before = ring_.at(s);
-    if (!before.unverified)
-      continue;
-    for (const ibv_sge& to : std::span(before.wr.sg_list, static_cast<size_t>(before.wr.num_sge))) {
-      const uintptr_t at = place_of(to);
-      if (std::ranges::any_of(own, [&](const ibv_sge& sge) {
-            const uintptr_t from = place_of(sge);
-            return from < at + to.length && at < from + sge.length;
-          }))
-        return true;
-    }
-  }
-  return false;
+bool Elements::land_apart(Request& r, ibv_sge& sge) {
+  auto& hold = ring_.holds(r)[0];
+  hold.life = nullptr;
+  hold.block = staging_.take(r.length);
+  if (!hold.block)
+    return false;
+  r.holding = r.apart = true;
+  copied_in_below_ = apart_below_ = r.seq + 1;
+  sge = {reinterpret_cast<uintptr_t>(hold.block.data), static_cast<uint32_t>(r.length),
+         hold.block.lkey};
+  return true;
 }
 
-void Elements::look_at(const Request& r,
-                       const std::function<void(std::span<const std::byte>)>& look) {
-  std::array<std::byte, 2048> piece; // of a stack that may be small
-  for (int i = 0; i < r.wr.num_sge; ++i) {
-    const ibv_sge& sge = r.wr.sg_list[i];
-    const auto& hold = ring_.holds(r)[static_cast<size_t>(i)];
-    if (sge.length == 0)
-      continue;
-    if (hold.block) {
-      look({hold.block.data, sge.length});
-      continue;
-    }
-    registration::Span span;
-    if (regions_.local(pd_, sge, IBV_ACCESS_LOCAL_WRITE, span) != 0)
-      return;
-    for (size_t at = 0; at < sge.length; at += piece.size()) {
-      const size_t bytes = std::min<size_t>(piece.size(), sge.length - at);
-      if (!memory::read(piece.data(), span.data + at, bytes))
-        return;
-      look({piece.data(), bytes});
-    }
-  }
+std::span<std::byte> Elements::landing(const Request& r) const noexcept {
+  assert(r.apart && r.holding);
+  return {ring_.holds(r)[0].block.data, r.length};
 }
 
 void Elements::log_unbacked(uint32_t bytes) {
@@ -234,7 +208,7 @@ void Elements::release(Request& r) noexcept {
   for (auto& hold : ring_.holds(r))
     if (hold)
       regions_.release(staging_, hold);
-  r.holding = false;
+  r.holding = r.apart = false;
 }
 
 } // namespace adverb::steering

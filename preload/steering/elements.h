@@ -9,7 +9,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <span>
 
 namespace adverb {
@@ -47,18 +46,14 @@ public:
   // to where what an earlier one brings is still to be copied: the later would be overwritten by
   // the earlier.
   bool overtakes(const Request& r) const;
-  // `r` is with the device by a view: what it brings is not to be used, nor written over, before
-  // its way has said that it is good (Request::unverified).
-  void await_verdict(Request& r) noexcept {
-    r.unverified = true;
-    copied_in_below_ = unverified_below_ = r.seq + 1;
-  }
-  bool awaits_verdict() const noexcept { return unverified_below_ > ring_.head(); }
-  // Whether an element of `r` names memory that such a READ before it brings something to.
-  bool meets_landing(const Request& r) const;
-  // What the device has brought for `r`, in its order, in pieces. What is not there any more is
-  // left out with all that follows.
-  void look_at(const Request& r, const std::function<void(std::span<const std::byte>)>& look);
+  // Has all that the READ `r` brings land in one block of staging, and `sge` name that, so that its
+  // way may look at it before the program can; the way takes it from there by scatter(). False: no
+  // such block is to be had. release() gives it back.
+  bool land_apart(Request& r, ibv_sge& sge);
+  // That block, from when `r` is posted until release().
+  std::span<std::byte> landing(const Request& r) const noexcept;
+  // A READ with such a block may be in flight.
+  bool lands_apart() const noexcept { return apart_below_ > ring_.head(); }
   // Fills `room` with elements that the device can use in place of the request's own, and notes in
   // the ring what stands in for them; release() gives that back. errno value: ENOMEM when an
   // element cannot be backed. `used`: elements filled; those without bytes are left out.
@@ -90,8 +85,8 @@ private:
   const ibv_pd* pd_;
   const uint64_t copy_below_;
   Ring& ring_;
-  uint64_t copied_in_below_ = 0;  // no request from here on brings anything into staging
-  uint64_t unverified_below_ = 0; // no request from here on is unverified
+  uint64_t copied_in_below_ = 0; // no request from here on brings anything into staging
+  uint64_t apart_below_ = 0;     // no request from here on lands apart
 };
 
 } // namespace adverb::steering

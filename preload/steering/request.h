@@ -61,8 +61,9 @@ struct Request {
   uint64_t length = 0;  // bytes of all elements
   uint32_t inlined = 0; // bytes of it that the ring keeps
   Unasked unasked = Unasked::no;
-  // A READ by a view: what it has brought may not be what is there, and is being asked for.
-  bool unverified = false;
+  // A READ by a view. What it brings lands in one block of staging, its first hold; and what of
+  // that is not what is there is being asked for.
+  bool apart = false;
   bool missed = false;
   bool stale = false;          // posted behind one that missed: it is executed again
   bool no_view = false;        // it goes by none
@@ -90,7 +91,7 @@ struct Request {
     length = sent = 0;
     inlined = epoch = served = parts = run = 0;
     signaled = holding = direct = in_place = flawed = asked = false;
-    unverified = missed = stale = no_view = false;
+    apart = missed = stale = no_view = false;
     stage = Stage::queued;
     hand = Hand::none;
     unasked = Unasked::no;
@@ -108,7 +109,7 @@ struct Request {
     signaled = reports;
     holding = false;
     direct = true;
-    unverified = missed = stale = false;
+    apart = missed = stale = false;
     run = 0;
     wr.wr_id = posted.wr_id;
     wr.opcode = posted.opcode;

@@ -33,10 +33,6 @@ Step post_with_elements(Seat& seat, Request& r, const ibv_send_wr& wr, LaneOwner
   // What a fenced message behind it waits for, nothing might tell that it is here (qp_lane.h).
   // And of a result's element only the first 8 bytes are written.
   r.in_place |= is_atomic(r.wr.opcode) && (!r.signaled || r.length != 8);
-  if (seat.elements.awaits_verdict() && seat.elements.meets_landing(r)) [[unlikely]] {
-    seat.device.want_brought();
-    return Step::wait;
-  }
   why = seat.elements.lend_to_device(r, seat.device.room(), used);
   if (why == ENOMEM && is_atomic(r.wr.opcode) && r.length == 8) [[unlikely]] {
     r.in_place = false;
@@ -58,13 +54,16 @@ void end_of_device_part(Seat& seat, Request& r) {
   if (!r.holding)
     return;
   if (r.result.wc.status == IBV_WC_SUCCESS && reads_remote(r.wr.opcode) &&
-      !seat.elements.deliver(r)) {
-    if (!r.signaled)
-      r.result = {}; // the device has not reported this one
-    r.result.wc.status = IBV_WC_LOC_PROT_ERR;
-    seat.carrier.undelivered(r);
-  }
+      !seat.elements.deliver(r))
+    cannot_deliver(seat, r);
   seat.elements.release(r);
+}
+
+void cannot_deliver(Seat& seat, Request& r) {
+  if (!r.signaled)
+    r.result = {}; // the device has not reported this one
+  r.result.wc.status = IBV_WC_LOC_PROT_ERR;
+  seat.carrier.undelivered(r);
 }
 
 } // namespace adverb::steering

@@ -122,5 +122,7 @@ inline bool is_sound_atomic(const Facts& facts) noexcept {
 Step post_with_elements(Seat& seat, Request& r, const ibv_send_wr& wr, LaneOwner& owner, int& why);
 // And its end: what came is delivered, what was lent given back.
 void end_of_device_part(Seat& seat, Request& r);
+// What came has no place to go to any more.
+void cannot_deliver(Seat& seat, Request& r);
 
 } // namespace adverb::steering

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cassert>
+#include <new>
 #include <utility>
 
 namespace adverb::transfer {
@@ -70,6 +71,19 @@ void Leases::met(Lease& view, bool pages_away, Time now) noexcept {
   if (view.missed > view.reads / 5)
     view.rests_until = now + rest;
   view.reads = view.missed = 0;
+}
+
+void Leases::distrust(Lease& view) noexcept {
+  const std::lock_guard hold(lock_);
+  if (view.gone)
+    return;
+  drop(view);
+  try {
+    given_up_.push_back(view.number);
+    any_given_up_.store(true, std::memory_order_relaxed);
+  } catch (
+      const std::bad_alloc&) { // the owner takes it for one that is used, which costs it memory
+  }
 }
 
 bool Leases::view_due(uint32_t key, Time now) {

@@ -62,6 +62,8 @@ public:
   static constexpr size_t leases_max = 4096;
   // Bytes of the longest request that a lease is asked for: owners refuse what is much longer.
   static constexpr uint64_t longest = 8 << 20;
+  // The same of a view: what is read by one lands in a block of staging (steering/elements.h).
+  static constexpr uint64_t longest_viewed = 1 << 20;
   using Time = std::chrono::nanoseconds; // of the World's clock
   // So long a view rests; so often one is asked for, as it takes the owner a while to build it; and
   // after a refusal, as the owner's module may come.
@@ -85,6 +87,8 @@ public:
   Lease* use_view(uint32_t key, uint64_t address, uint64_t length, Time now);
   // What a READ by one met.
   void met(Lease& view, bool pages_away, Time now) noexcept;
+  // The owner's device refuses what it is for. It is given back.
+  void distrust(Lease& view) noexcept;
   // Its owner says that there may be views of it. True: one is to be asked for now.
   bool view_due(uint32_t key, Time now);
   // The owner has said so, of late.

@@ -135,9 +135,13 @@ bool MessageLane::is_leased(const Request& r) const {
                                       steering::remote_right(r.wr.opcode));
 }
 
+bool MessageLane::is_for_view(const Request& r) noexcept {
+  return r.wr.opcode == IBV_WR_RDMA_READ && r.length != 0 && r.length <= Leases::longest_viewed;
+}
+
 bool MessageLane::is_viewed(const Request& r) const {
   Leases& leases = *initiator_->leases();
-  return leases.any_views() && r.length != 0 && r.wr.opcode == IBV_WR_RDMA_READ &&
+  return leases.any_views() && is_for_view(r) &&
          leases.views(steering::remote_key(r.wr), steering::remote_address(r.wr), r.length,
                       world_.clock.now());
 }
@@ -167,7 +171,8 @@ void MessageLane::ask_for_view(const Request& r) {
   const uint32_t key = steering::remote_key(r.wr);
   Leases& leases = *initiator_->leases();
   const auto now = world_.clock.now();
-  if (lossy_ || is_viewed(r) || leasing_ >= leasing_max || !leases.view_due(key, now))
+  if (lossy_ || !is_for_view(r) || is_viewed(r) || leasing_ >= leasing_max ||
+      !leases.view_due(key, now))
     return;
   std::byte* message = initiator_->begin_aside(handle_);
   if (message == nullptr)
@@ -204,8 +209,7 @@ void MessageLane::ask_for_lease(const Request& r) {
     return;
   const auto now = world_.clock.now();
   // To READ nothing needs to be kept in place, unless the owner has said that it has no views.
-  if (r.wr.opcode == IBV_WR_RDMA_READ && initiator_->views_known() &&
-      !leases.has_no_views(key, now))
+  if (is_for_view(r) && initiator_->views_known() && !leases.has_no_views(key, now))
     return;
   if (!leases.wanted(key, address, length, now))
     return;

@@ -5,14 +5,14 @@
 // is whole only in aligned words of 4 bytes of the *remote* address: PCIe may cut a read at any of
 // them, and a response that is sent again reads a suffix anew. A READ that does not begin at a word
 // is also cut within words: each packet of its response begins where the one before it ends, and
-// is read from memory by itself, and so may be each request of the device to PCIe. Both are
-// multiples of 128 bytes long: packets of 256 to 4096 bytes, and requests of 128 bytes at least
-// (Max_Read_Request_Size; PCI Express Base Specification, Device Control Register).
+// is read from memory by itself, and so may be each request of the device to PCIe. Packets are
+// multiples of 128 bytes long, of 256 to 4096, and so are the longest requests that a device may
+// make (Max_Read_Request_Size; PCI Express Base Specification, Device Control Register). That a
+// device makes no shorter ones that end within a word is assumed; none is known that does.
 //
 // So a page is suspect if any such word, or the part of a word on one side of such a cut or of an
 // end of the READ, is equal to the pattern's at its place. Data that equals it by chance costs one
-// more transfer, and nothing is ever missed: nobody can write to the page that the pattern stands
-// in.
+// more transfer. Nobody can write to the page that the pattern stands in.
 #pragma once
 
 #include "registration/view_source.h"

@@ -11,9 +11,9 @@ Lease* LeaseUses::lease_of(const steering::Request& r) const noexcept {
   return use == uses_.end() ? nullptr : use->lease;
 }
 
-void LeaseUses::met(const steering::Request& r, bool pages_away, Leases::Time now) {
-  if (const auto use = std::ranges::find(uses_, r.seq, &Use::seq); use != uses_.end())
-    use->of->met(*use->lease, pages_away, now);
+std::shared_ptr<Leases> LeaseUses::leases_of(const steering::Request& r) const noexcept {
+  const auto use = std::ranges::find(uses_, r.seq, &Use::seq);
+  return use == uses_.end() ? nullptr : use->of;
 }
 
 void LeaseUses::end(const steering::Request& r) {

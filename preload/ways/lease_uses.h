@@ -32,8 +32,8 @@ public:
   }
   // Null: it has none.
   Lease* lease_of(const steering::Request& r) const noexcept;
-  // Of a view.
-  void met(const steering::Request& r, bool pages_away, Leases::Time now);
+  // What that is of, and stays of when the link is lost.
+  std::shared_ptr<Leases> leases_of(const steering::Request& r) const noexcept;
   void end(const steering::Request& r);
   // The queue pair has forgotten its requests, or the link is lost, and the leases with it.
   void end_all();

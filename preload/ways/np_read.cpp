@@ -4,9 +4,11 @@
 // page that was away reads as the view's pattern (landing.h). Such pages are asked of the peer's
 // CPU, which brings them, and nothing else of the READ is.
 //
-// Until then nothing may use what has landed, nor may another request come to it (Elements). A READ
-// behind one that missed, which was executed by then, may have shown older bytes than the one
-// before it will: it is executed again. What else is behind it may have passed it, as RC lets it.
+// It lands in staging, and comes to its elements whole and good: the program, whose other threads
+// and peers may look there at any time, never sees the pattern, and a READ to where it comes from
+// does not overwrite that by it. A READ behind one that missed, which was executed by then, may
+// have shown older bytes than the one before it will: it is executed again. What else is behind it
+// may have passed it, as RC lets it.
 #include "steering/elements.h"
 #include "steering/opcode.h"
 #include "steering/way.h"
@@ -16,6 +18,8 @@
 #include "world/world.h"
 
 #include <algorithm>
+#include <cassert>
+#include <cstring>
 #include <memory>
 #include <new>
 #include <utility>
@@ -42,16 +46,16 @@ public:
   Step issue(Request& r, int& why) override;
   void landed(Request& r) override;
   void returned(Request& r) override {
-    r.unverified = false;
     seat_.elements.release(r);
     uses_.end(r);
   }
   void answered(Request& r, const transfer::ReplyHeader& reply,
                 std::span<const std::byte> payload) override;
-  void cut(uint64_t from) override {
-    std::erase_if(missing_, [from](const Missing& each) { return each.seq >= from; });
-  }
+  void cut(uint64_t from) override;
+  // What the device has is judged when it lands, by the pattern that came with the link.
   void gone() override {
+    if (!seat_.ring.empty())
+      return;
     uses_.end_all();
     missing_.clear();
   }
@@ -65,9 +69,16 @@ private:
   struct Missing {
     uint64_t seq;
     std::vector<Part> parts; // the next one last
+    // What came with the link that its view is of. Over another one nobody knows that this is the
+    // same memory still.
+    std::shared_ptr<Leases> of;
   };
   std::vector<Part> look(const Request& r, const registration::Pattern& pattern);
-  void missed(Request& r, std::vector<Part> parts);
+  void missed(Request& r, std::vector<Part> parts, std::shared_ptr<Leases> of);
+  bool deliver(Request& r);
+  std::shared_ptr<Leases> leases_now() {
+    return seat_.messages.joined() ? seat_.messages.leases() : nullptr;
+  }
   Step ask(Request& r);
   bool send_part(Request& r, Part& part, bool last);
 
@@ -76,46 +87,71 @@ private:
   std::vector<Missing> missing_;
 };
 
-Step NpRead::issue(Request& r, int& why) {
+Step NpRead::issue(Request& r, int& /*why*/) {
   if (r.missed)
     return ask(r);
-  const std::shared_ptr<Leases> leases =
-      seat_.messages.joined() ? seat_.messages.leases() : nullptr;
+  const std::shared_ptr<Leases> leases = leases_now();
   uses_.make_room();
-  // What could not be looked at goes another way.
-  r.no_view = !seat_.elements.writable(r);
-  Lease* const view = leases && !r.no_view
-                          ? leases->use_view(remote_key(r.wr), remote_address(r.wr), r.length,
-                                             seat_.world.clock.now())
-                          : nullptr;
+  ibv_sge& landing = seat_.device.room()[0];
+  if (leases && seat_.elements.writable(r) && !seat_.elements.land_apart(r, landing)) {
+    if (seat_.elements.lands_apart()) { // those before it give theirs back
+      seat_.device.want_brought();
+      return Step::wait;
+    }
+    r.no_view = true;
+  }
+  Lease* const view = r.apart ? leases->use_view(remote_key(r.wr), remote_address(r.wr), r.length,
+                                                 seat_.world.clock.now())
+                              : nullptr;
   if (view == nullptr) {
+    // A program's own elements at fault are the other ways' to find.
+    r.no_view |= leases && !r.apart;
+    seat_.elements.release(r);
     seat_.carrier.again(r);
     return Step::changed;
   }
   uses_.add(r, *view, leases);
   ibv_send_wr wr = r.wr;
   wr.wr.rdma.rkey = view->rkey;
-  const Step step = post_with_elements(seat_, r, wr, *this, why);
-  if (step == Step::issued)
-    seat_.elements.await_verdict(r);
-  else
-    uses_.end(r);
-  return step;
+  seat_.device.post(r, wr, 1, *this);
+  return Step::issued;
 }
 
 void NpRead::landed(Request& r) {
-  const Lease* const view = uses_.lease_of(r);
-  std::vector<Part> parts;
-  if (r.result.wc.status == IBV_WC_SUCCESS && view != nullptr)
-    parts = look(r, *view->pattern);
-  if (view != nullptr)
-    uses_.met(r, !parts.empty(), seat_.world.clock.now());
-  end_of_device_part(seat_, r);
-  uses_.end(r);
-  if (parts.empty() || r.result.wc.status != IBV_WC_SUCCESS)
-    r.unverified = false;
-  else
-    missed(r, std::move(parts));
+  const std::shared_ptr<Leases> of = uses_.leases_of(r);
+  Lease& view = *uses_.lease_of(r);
+  const bool came = r.result.wc.status == IBV_WC_SUCCESS;
+  bool good = false;
+  try {
+    std::vector<Part> parts;
+    if (came) {
+      parts = look(r, *view.pattern);
+      of->met(view, !parts.empty(), seat_.world.clock.now());
+    } else if (r.result.wc.status == IBV_WC_REM_ACCESS_ERR) {
+      of->distrust(view); // its region has changed, and the owner could not say so in time
+    }
+    uses_.end(r);
+    if (!parts.empty())
+      return missed(r, std::move(parts), of);
+    good = came && deliver(r);
+  } catch (const std::bad_alloc&) { // what nobody has looked at is no result
+    seat_.world.counters.count(Counter::exceptions_caught);
+    uses_.end(r);
+  }
+  if (came && !good)
+    cannot_deliver(seat_, r);
+  seat_.elements.release(r);
+}
+
+bool NpRead::deliver(Request& r) {
+  return seat_.elements.scatter(r, 0, seat_.elements.landing(r));
+}
+
+void NpRead::cut(uint64_t from) {
+  std::erase_if(missing_, [from](const Missing& each) { return each.seq >= from; });
+  for (uint64_t seq = std::max(from, seat_.ring.head()); seq < seat_.ring.tail(); ++seq)
+    if (Request& r = seat_.ring.at(seq); r.missed && r.apart)
+      seat_.elements.release(r);
 }
 
 // The parts of it that show the pattern.
@@ -132,23 +168,27 @@ std::vector<NpRead::Part> NpRead::look(const Request& r, const registration::Pat
       parts.push_back({from, to});
   };
   Landing landing(pattern, first);
-  seat_.elements.look_at(r,
-                         [&](std::span<const std::byte> bytes) { landing.came(bytes, suspect); });
+  landing.came(seat_.elements.landing(r), suspect);
   landing.end(suspect);
   return parts;
 }
 
-void NpRead::missed(Request& r, std::vector<Part> parts) {
+void NpRead::missed(Request& r, std::vector<Part> parts, std::shared_ptr<Leases> of) {
   seat_.world.counters.count(Counter::reads_missed);
   std::ranges::reverse(parts);
-  missing_.push_back({r.seq, std::move(parts)});
-  seat_.carrier.missed(r);
+  missing_.push_back({r.seq, std::move(parts), std::move(of)});
+  seat_.carrier.missed(r); // nothing is thrown from here on
 }
 
 // As much of what has missed as there are credits for.
 Step NpRead::ask(Request& r) {
   const auto missing = std::ranges::find(missing_, r.seq, &Missing::seq);
   assert(missing != missing_.end());
+  if (missing->of != leases_now()) {
+    r.result = {};
+    seat_.carrier.again(r);
+    return Step::changed;
+  }
   auto& parts = missing->parts;
   while (!parts.empty()) {
     Part& part = parts.back();
@@ -180,6 +220,14 @@ bool NpRead::send_part(Request& r, Part& part, bool last) {
   return true;
 }
 
+// False: the peer brings what is not the READ's.
+bool fill(std::span<std::byte> landing, uint64_t offset, std::span<const std::byte> bytes) {
+  if (offset > landing.size() || bytes.size() > landing.size() - offset)
+    return false;
+  memcpy(landing.data() + offset, bytes.data(), bytes.size());
+  return true;
+}
+
 void NpRead::answered(Request& r, const transfer::ReplyHeader& reply,
                       std::span<const std::byte> payload) {
   const auto status = static_cast<Status>(reply.status);
@@ -189,10 +237,15 @@ void NpRead::answered(Request& r, const transfer::ReplyHeader& reply,
   } else if (status != Status::ok) {
     transfer::log_refused(seat_.world, r, status == Status::halted ? Status::refused : status);
     seat_.carrier.replay(r, Fault::peer);
-  } else if (!seat_.elements.scatter(r, reply.offset, payload)) {
+  } else if (!fill(seat_.elements.landing(r), reply.offset, payload)) {
+    transfer::log_refused(seat_.world, r, Status::refused);
+    seat_.carrier.replay(r, Fault::peer);
+  } else if (r.parts != 0 || r.sent != r.length) {
+    return;
+  } else if (!deliver(r)) {
     seat_.carrier.replay(r, Fault::own_elements);
-  } else if (r.parts == 0 && r.sent == r.length) {
-    r.unverified = false;
+  } else {
+    seat_.elements.release(r);
     r.result.wc.byte_len = static_cast<uint32_t>(r.length);
     seat_.carrier.done(r);
   }

@@ -32,7 +32,8 @@ public:
     const class JoinedLinks* to = nullptr;
   };
 
-  explicit Joint(uint8_t v = transfer::version_sharing) : version(v) {}
+  explicit Joint(uint8_t v = transfer::version_sharing)
+      : version(v), message_max(v < transfer::version_views ? 4096 : 8192) {}
 
   // Carries what has been sent, once around; true if there was anything.
   bool carry() {
@@ -58,6 +59,7 @@ public:
   bool keys_are_real = false;  // but those of keys, which are the device's
   bool refuses_proof = false;  // and others, with a refusal
   const uint8_t version;       // of the protocol, at both ends
+  const size_t message_max;    // bytes: of an answer with a view's pattern, too
 
 private:
   static bool carry(FakeChannel& from, FakeChannel& to) {
@@ -96,8 +98,8 @@ public:
             return done(
                 {link::Verdict::adverb, pair.client, theirs.qp.handle, {}, true, !joint_.unproven});
           }
-        const auto size =
-            FakeChannel::Size{.credits = 5, .message_max = 4096, .version = joint_.version};
+        const auto size = FakeChannel::Size{
+            .credits = 5, .message_max = joint_.message_max, .version = joint_.version};
         Joint::Pair pair{
             std::make_shared<FakeChannel>(*progress_, link::Channel::Role::client, size),
             std::make_shared<FakeChannel>(*theirs.links->progress_, link::Channel::Role::server,
@@ -256,6 +258,7 @@ struct Two {
       : loaded(*policy == '{' ? policy::load_text(policy, "test") : policy::load_profile(policy)),
         fabric(cqe_max), joint(version), a(fabric, joint, *loaded.policy, wanted),
         b(fabric, joint, *loaded.policy, wanted) {
+    REQUIRE(loaded);
     joint.unproven = unproven;
     a.connect(b);
     b.connect(a);
