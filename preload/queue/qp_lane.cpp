@@ -23,6 +23,7 @@ QpLane::QpLane(Device& device, steering::Ring& ring, BareRequests& bare)
 
 // One more at the end of the batch.
 [[gnu::always_inline]] inline void QpLane::add(uint64_t seq, const ibv_send_wr& wr) {
+  assert(!refused()); // it would pass what is to be issued anew
   if (used_ == 0)
     last_before_batch_ = last_;
   ibv_send_wr& mine = chain_[used_];

@@ -124,7 +124,8 @@ Queue::~Queue() {
     return Step::wait;
   }
   if (r.hand == Hand::none) {
-    if (!choose_way(r))
+    // To find out may have put what is before it out, and some of that was not taken.
+    if (!choose_way(r) || device_.refused())
       return Step::wait;
   } else if (r.hand == Hand::way && r.stage == Stage::queued && r.epoch != host_.epoch(r)) {
     // Chosen earlier, by what is no longer so. What has begun goes on as it was begun.

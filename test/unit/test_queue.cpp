@@ -132,6 +132,18 @@ TEST_CASE("what the provider refuses while it is posted is given back to the pro
   CHECK(b.statuses() == Statuses{success, success});
 }
 
+TEST_CASE("what the provider refuses while another is chosen for is behind nothing", "[queue]") {
+  Bench b;
+  b.device.refuse = 0;
+  b.asks = 1;
+  const auto refused = b.post_list({IBV_WR_SEND, IBV_WR_SEND, IBV_WR_SEND});
+  CHECK(refused.why == ENOMEM);
+  CHECK(refused.seq == 0);
+  CHECK(b.ring.empty());
+  CHECK(b.device.posted.empty());
+  CHECK_FALSE(b.lane.busy());
+}
+
 TEST_CASE("what the provider refuses to flush while it is posted is given back, too", "[queue]") {
   Bench b;
   b.queue.fail();
