@@ -8,6 +8,21 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 ADVERB_REPO=${ADVERB_REPO:-$here}
 # shellcheck disable=SC2034 # for the scripts
 adverb=$ADVERB_BUILD/preload/tools/adverb
+# Runs the command as an ordinary user.
+as_nobody() { setpriv --reuid=65534 --regid=65534 --clear-groups -- "$@"; }
+can_be_nobody() { [ "$(id -u)" = 0 ] && as_nobody test -x "$adverb" 2>/dev/null; }
+# The clone may lie where only root may enter, as in root's home: then the script runs once more, with the build at a
+# path that all can reach.
+if [ -x "$adverb" ] && [ "$(id -u)" = 0 ] && ! can_be_nobody && unshare -m true 2>/dev/null; then
+  reached=$(mktemp -d /tmp/adverb-build-XXXXXX)
+  chmod 755 "$reached"
+  # shellcheck disable=SC2016 # for the shell in there
+  ADVERB_REPO=$ADVERB_REPO unshare -m sh -c 'mount --bind "$1" "$2" && ADVERB_BUILD=$2 exec bash "$3"' \
+    sh "$ADVERB_BUILD" "$reached" "$0"
+  status=$?
+  rmdir "$reached"
+  exit "$status"
+fi
 scratch=$(mktemp -d /tmp/adverb-test-XXXXXX)
 chmod 755 "$scratch"
 trap 'rm -rf "$scratch"' EXIT
@@ -46,6 +61,3 @@ expect_output() {
   expect "$1" "$2" "$3"
 }
 
-# Runs the command as an ordinary user.
-as_nobody() { setpriv --reuid=65534 --regid=65534 --clear-groups -- "$@"; }
-can_be_nobody() { [ "$(id -u)" = 0 ] && as_nobody test -x "$adverb" 2>/dev/null; }
