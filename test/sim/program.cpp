@@ -345,6 +345,7 @@ void Program::wind_up() {
 
 void Program::act() {
   look_at_leases();
+  look_at_own();
   if (views_->any() && choices_.once_in(8))
     return views_->one_goes();
   if (renewals_ != 0 && choices_.once_in(12))

@@ -239,6 +239,7 @@ private:
   bool go_on_changing();
   void take_away();
   void look_at_leases();
+  void look_at_own();
   bool give_back();
   bool is_away(uint32_t slot) const { return slot >= away_from_ && slot < away_to_; }
   uint64_t* shared_at(uint32_t cell) const; // as requests and regions name it

@@ -105,6 +105,18 @@ void Program::look_at_leases() {
     trouble.push_back(std::to_string(kept) + " bytes are kept in place for peers");
 }
 
+// At any time, as another thread may: no program ever has what a view shows in the place of a page
+// that is away (views.cpp). Its own values have fewer bits.
+void Program::look_at_own() {
+  constexpr unsigned mark = 0xD;
+  for (const uint64_t& cell : own_)
+    if (cell >> 60 == mark) {
+      trouble.push_back("the pattern of a view stands in cell " +
+                        std::to_string(&cell - own_.data()) + " of a program");
+      return;
+    }
+}
+
 // One more region of the same memory, which peers use from here on.
 void Program::renew_key() {
   --renewals_;
