@@ -367,7 +367,7 @@ TEST_CASE("what is slow to come sleeps in the post, where nobody else waits for 
     adverb::test::skip("userfaultfd is not permitted");
     return;
   }
-  Two two({}, how == How::copied ? "default" : "none");
+  Two two({}, "default");
   Program& a = two.a;
   ibv_mr* const mr =
       a.verbs.reg_mr(a.pd, page.both().data(), page.both().size(), IBV_ACCESS_LOCAL_WRITE);
