@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-// While it lives, peers have no lease of a range of memory, and no view: what they have is called
-// back, and none is given.
+// While it lives, peers have no lease of a range of memory: what they have is called back, and none
+// is given.
 #pragma once
 
 #include "registration/recalls.h"
@@ -18,8 +18,6 @@ public:
       : recalls_(world.parts.recalls.made()), where_(memory::stripes_of(where)) {
     if (recalls_ == nullptr)
       return;
-    if (recalls_->viewed().any(where.from, where.to - where.from))
-      where_ |= registration::all_views;
     recalls_->begin_change(where_);
     if (recalls_->wait(where_, most))
       return;
@@ -35,7 +33,7 @@ public:
 
 private:
   registration::Recalls* const recalls_;
-  memory::Stripes where_;
+  const memory::Stripes where_;
 };
 
 } // namespace adverb::model

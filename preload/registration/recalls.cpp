@@ -59,7 +59,7 @@ void Recalls::end_change(memory::Stripes where) noexcept {
 }
 
 bool Recalls::all_back(memory::Stripes where) const noexcept {
-  for (unsigned i = 0; i < stripes_.size(); ++i)
+  for (unsigned i = 0; i < memory::stripe_count; ++i)
     if ((where >> i & 1) != 0 && stripes_[i].out.load() != 0)
       return false;
   return true;
@@ -67,6 +67,11 @@ bool Recalls::all_back(memory::Stripes where) const noexcept {
 
 void Recalls::shed() noexcept {
   shed_.store(true);
+  hooks_.wake();
+}
+
+void Recalls::views_changed() noexcept {
+  views_changed_.store(true);
   hooks_.wake();
 }
 
@@ -86,6 +91,7 @@ void Recalls::serve() {
   const memory::Stripes late = overdue_.exchange(0);
   const memory::Stripes recalled = recalled_.exchange(0);
   const bool shed = shed_.exchange(false);
+  const bool views = views_changed_.exchange(false);
   for (const auto& lessor : all) {
     if (late != 0) // those that were called back before
       lessor->give_up(late);
@@ -93,6 +99,8 @@ void Recalls::serve() {
       lessor->recall(recalled);
     if (shed)
       lessor->shed();
+    if (views)
+      lessor->views_changed();
   }
 }
 

@@ -22,11 +22,6 @@
 
 namespace adverb::registration {
 
-// What peers have of views (views.h) counts as lying in a stripe of its own: it is called back by
-// who changes a region, not by who changes memory.
-inline constexpr unsigned view_stripe = memory::stripe_count;
-inline constexpr memory::Stripes all_views = 1U << view_stripe;
-
 // One who has given leases to a peer. The service's thread calls; no lock held.
 class Lessor {
 public:
@@ -36,6 +31,8 @@ public:
   virtual void give_up(memory::Stripes where) = 0;
   // Of what is out, as much is called back as is more than its share.
   virtual void shed() = 0;
+  // Views (views.h) that are good no longer are called back.
+  virtual void views_changed() = 0;
 
 protected:
   ~Lessor() = default;
@@ -72,7 +69,7 @@ public:
 
   LeasedRanges& leased() noexcept { return leased_; }
   const LeasedRanges& leased() const noexcept { return leased_; }
-  // Which addresses have views (views.h), or are about to.
+  // Which addresses have views (views.h), or are about to. Memory that changes calls none back.
   LeasedRanges& viewed() noexcept { return viewed_; }
   const LeasedRanges& viewed() const noexcept { return viewed_; }
   // What is lent for atomics (grants.h) cannot be called back: whether anything is.
@@ -90,6 +87,8 @@ public:
   uint32_t sharers() const noexcept { return sharers_.load(); }
   // One of them has less than its share, and there is no room: others have more.
   void shed() noexcept;
+  // Regions have changed, of which peers have views.
+  void views_changed() noexcept;
 
   // Memory is about to change there, and has. No lock is taken, no memory asked for.
   void begin_change(memory::Stripes where) noexcept;
@@ -114,15 +113,16 @@ private:
     Atomic<uint32_t> out{0}; // leases
   };
   template <typename Each> void each(memory::Stripes where, Each&& each) {
-    for (unsigned i = 0; i < stripes_.size(); ++i)
+    for (unsigned i = 0; i < memory::stripe_count; ++i)
       if ((where >> i & 1) != 0)
         each(stripes_[i]);
   }
 
-  std::array<Stripe, memory::stripe_count + 1> stripes_;
+  std::array<Stripe, memory::stripe_count> stripes_;
   Atomic<memory::Stripes> recalled_{0}; // and not served yet; the same below
   Atomic<memory::Stripes> overdue_{0};
   Atomic<bool> shed_{false};
+  Atomic<bool> views_changed_{false};
   Atomic<uint32_t> sharers_{0};
   Mutex lock_;
   std::vector<std::weak_ptr<Lessor>> lessors_;

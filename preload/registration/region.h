@@ -137,8 +137,10 @@ struct Region {
   std::list<std::unique_ptr<Window>> windows;
   std::vector<std::shared_ptr<Grant>> grants;
   std::shared_ptr<ImageOfRegion> image; // under the lock of Views
-  Atomic<bool> viewed{false};           // some of it may be read by views: there is an image
-  mutable Atomic<uintptr_t> page{0};    // bytes of a page of its mapping; 0: nobody has asked yet
+  // What peers may still have of before it changed; under the lock of Views.
+  std::vector<std::shared_ptr<ImageOfRegion>> former_images;
+  Atomic<bool> viewed{false};        // some of it may be read by views: there is an image
+  mutable Atomic<uintptr_t> page{0}; // bytes of a page of its mapping; 0: nobody has asked yet
 
   // The process's address of one that work requests use.
   std::byte* at(uint64_t address) const noexcept {

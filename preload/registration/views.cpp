@@ -20,6 +20,7 @@ using observe::Gauge;
 namespace {
 constexpr size_t tasks_max = 256; // what is to be shown beyond that is not: a READ finds out
 constexpr uint64_t page = 4096;
+constexpr size_t former_max = 4; // images of a region that peers may have before they are told
 } // namespace
 
 struct ViewOfImage {
@@ -31,7 +32,8 @@ struct ViewOfImage {
 struct ImageOfRegion {
   Image image;
   // Under the lock of Views:
-  bool over = false;
+  bool over = false;     // nothing new is made of it
+  bool for_good = false; // and nobody reads by it, for the region has ended
   bool building = false; // it is among the tasks
   bool asked = false;    // by a rule that says so, and not only where they are possible
   std::vector<std::unique_ptr<ViewOfImage>> views;
@@ -109,18 +111,19 @@ int Views::lend(Region& region, uint64_t address, uint64_t length, std::shared_p
 }
 
 bool Views::is_good(const Grant& grant) noexcept {
-  return !is_over(grant);
+  const Held held(lock_);
+  return grant.image != nullptr && !grant.image->over;
 }
 
 bool Views::is_over(const Grant& grant) noexcept {
   const Held held(lock_);
-  return grant.image == nullptr || grant.image->over;
+  return grant.image == nullptr || grant.image->for_good;
 }
 
 void Views::take_back(const std::shared_ptr<Grant>& grant) noexcept {
   const Held held(lock_);
   const auto image = std::exchange(grant->image, nullptr);
-  if (image == nullptr || image->over)
+  if (image == nullptr || image->for_good)
     return;
   for (const auto& each : image->views)
     if (each->view.from == grant->from && each->users != 0 && --each->users == 0) {
@@ -237,35 +240,89 @@ void Views::failed(ImageOfRegion& image, int error, const std::string& why) {
     world_.log.info(text, device, words);
 }
 
-void Views::drop(Region& region) noexcept {
-  std::shared_ptr<ImageOfRegion> image;
-  {
-    const Held held(lock_);
-    image = std::exchange(region.image, nullptr);
-    if (image == nullptr)
-      return;
-    region.viewed.store(false);
-    image->over = true;
-    if (!child_)
-      world_.recalls().viewed().remove(image->image.start,
-                                       image->image.start + image->image.length);
-  }
-  const std::lock_guard making(image->making);
+// Takes the image from its region. Null: there was none, or it is another process's now.
+std::shared_ptr<ImageOfRegion> Views::leave(Region& region, bool for_good) noexcept {
+  const Held held(lock_);
+  auto image = std::exchange(region.image, nullptr);
+  if (image == nullptr)
+    return nullptr;
+  region.viewed.store(false);
+  image->over = true;
+  image->for_good = for_good;
+  if (child_)
+    return nullptr;
+  world_.recalls().viewed().remove(image->image.start, image->image.start + image->image.length);
+  return image;
+}
+
+// In this order: from then on what is left of them shows the pattern, and so never leads to what
+// the program does with its memory next. `making` is held.
+void Views::give_back_all(ImageOfRegion& image) noexcept {
   std::vector<std::unique_ptr<ViewOfImage>> views;
   {
     const Held held(lock_);
     if (child_)
       return;
-    views.swap(image->views);
+    image.for_good = true;
+    views.swap(image.views);
   }
-  // In this order: from then on what is left of them shows the pattern, and so never leads to what
-  // the program does with its memory next.
-  if (std::exchange(image->begun, false))
-    world_.view_source().end(image->image);
+  if (std::exchange(image.begun, false))
+    world_.view_source().end(image.image);
   for (const auto& each : views) {
     count(each->view, -1);
-    world_.view_source().give_back(image->image, each->view);
+    world_.view_source().give_back(image.image, each->view);
   }
+}
+
+void Views::drop(Region& region) noexcept {
+  std::vector<std::shared_ptr<ImageOfRegion>> all;
+  const auto image = leave(region, true);
+  {
+    const Held held(lock_);
+    all.swap(region.former_images);
+  }
+  for (const auto& former : all) {
+    const std::lock_guard making(former->making);
+    give_back_all(*former);
+  }
+  if (image == nullptr)
+    return;
+  const std::lock_guard making(image->making);
+  give_back_all(*image);
+}
+
+void Views::changed(Region& region, const ibv_pd* now) noexcept {
+  // Its protection domain may end before it does.
+  if (!same_pd(region.pd, now))
+    return drop(region);
+  auto image = leave(region, false);
+  if (image == nullptr)
+    return;
+  const std::lock_guard making(image->making);
+  if (std::exchange(image->begun, false))
+    world_.view_source().end(image->image);
+  std::shared_ptr<ImageOfRegion> oldest;
+  try {
+    const Held held(lock_);
+    auto& all = region.former_images;
+    std::erase_if(all, [](const auto& each) { return each->views.empty(); });
+    if (image->views.empty())
+      return;
+    all.push_back(image);
+    if (all.size() > former_max) {
+      oldest = all.front();
+      all.erase(all.begin());
+    }
+    sweep_later(held);
+  } catch (const std::bad_alloc&) { // peers that read by it meet an error
+    world_.counters.count(Counter::exceptions_caught);
+    give_back_all(*image);
+  }
+  if (oldest != nullptr) {
+    const std::lock_guard making_it(oldest->making);
+    give_back_all(*oldest);
+  }
+  world_.recalls().views_changed();
 }
 
 void Views::sweep_later(const Held& /*held*/) {

@@ -7,7 +7,9 @@
 // no peer has had for a while is given back.
 //
 // Views need not be called back when memory changes: they show what the addresses hold, or the
-// pattern. All of a region's end with it, at once.
+// pattern. All of a region's end with it, at once. Where a region changes they show the pattern
+// from then on, and peers that read by them find out and ask the CPU; they are called back, and
+// nobody waits for that.
 //
 // One per program context. Thread-safe; its lock is taken inside that of Regions.
 #pragma once
@@ -55,8 +57,10 @@ public:
   /// them.
   void show(const Region& region, uint64_t address, uint64_t length) noexcept;
 
-  /// The region ends, or changes. Waits for what is being built of it.
+  /// The region ends. Waits for what is being built of it.
   void drop(Region& region) noexcept;
+  /// It changes, to what it is `now`. The same.
+  void changed(Region& region, const ibv_pd* now) noexcept;
 
   /// In a fork child: views are the parent's.
   void in_child() noexcept;
@@ -77,6 +81,8 @@ private:
   void failed(ImageOfRegion& image, int error, const std::string& why);
   void sweep();
   void sweep_later(const Held& held);
+  std::shared_ptr<ImageOfRegion> leave(Region& region, bool for_good) noexcept;
+  void give_back_all(ImageOfRegion& image) noexcept;
 
   World& world_;
   Mutex lock_;

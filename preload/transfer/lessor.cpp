@@ -67,55 +67,67 @@ Status Lessor::may_give(uint32_t key, uint64_t address, uint64_t length, uint64_
   return Status::fault;
 }
 
+void Lessor::join() {
+  if (joined_)
+    return;
+  world_.recalls().join(weak_from_this());
+  joined_ = true;
+}
+
 // It is listed before it counts as out, and looked at once it does: what changes before is seen
 // there, what changes later calls it back.
-uint32_t Lessor::list(std::shared_ptr<registration::Grant> lease, unsigned stripe) {
+uint32_t Lessor::give(std::shared_ptr<registration::Grant> lease) {
+  assert(channel_->progress().lock().held());
   Leases::iterator at;
   try {
-    auto& recalls = world_.recalls();
-    if (!joined_) {
-      recalls.join(weak_from_this());
-      joined_ = true;
-    }
+    join();
     while (++next_ == 0 || leases_.contains(next_)) {
     }
+    const unsigned stripe = memory::stripe_of(lease->from); // its region may have ended since
     at = leases_.emplace(next_, Lease{lease, stripe}).first;
     bytes_ += lease->charged;
-    at->second.counted = recalls.out(stripe);
+    at->second.counted = world_.recalls().out(stripe);
   } catch (...) {
     Regions::revoke(lease);
     throw;
   }
   const auto& grant = *at->second.grant;
-  if (at->second.counted && recalled_ == 0 && grant.by->is_good(grant))
-    return at->first;
-  end(at);
-  return 0;
-}
-
-uint32_t Lessor::give(std::shared_ptr<registration::Grant> lease) {
-  assert(channel_->progress().lock().held());
-  const unsigned stripe = memory::stripe_of(lease->from); // its region may have ended since
-  const uint32_t number = list(std::move(lease), stripe);
-  if (number != 0)
-    world_.counters.count(Counter::responder_leases);
-  return number;
+  if (!at->second.counted || recalled_ != 0 || !grant.by->is_good(grant)) {
+    end(at);
+    return 0;
+  }
+  world_.counters.count(Counter::responder_leases);
+  return at->first;
 }
 
 uint32_t Lessor::give_view(std::shared_ptr<registration::Grant> view) {
   assert(channel_->progress().lock().held());
   sweep();
-  const bool there = std::ranges::any_of(leases_, [&](const auto& entry) {
-    return entry.second.grant->is_view() && entry.second.grant->rkey == view->rkey;
-  });
-  if (there || leases_.size() >= leases_max) {
+  try {
+    join();
+    while (++next_ == 0 || leases_.contains(next_)) {
+    }
+    if (leases_.size() < leases_max) {
+      const bool there = std::ranges::any_of(leases_, [&](const auto& entry) {
+        return entry.second.grant->is_view() && entry.second.grant->rkey == view->rkey;
+      });
+      // Its region may have changed since it was made, which told of those that are listed.
+      if (!there && leases_.emplace(next_, Lease{.grant = view, .counted = false}).second &&
+          !view->by->is_good(*view)) {
+        end(leases_.find(next_));
+        return 0;
+      }
+      if (!there) {
+        world_.counters.count(Counter::responder_views);
+        return next_;
+      }
+    }
+  } catch (...) {
     Regions::revoke(view);
-    return 0;
+    throw;
   }
-  const uint32_t number = list(std::move(view), registration::view_stripe);
-  if (number != 0)
-    world_.counters.count(Counter::responder_views);
-  return number;
+  Regions::revoke(view);
+  return 0;
 }
 
 void Lessor::end(Leases::iterator at) {
@@ -164,7 +176,7 @@ void Lessor::recall(memory::Stripes where) {
   const std::lock_guard progress(channel_->progress().lock());
   std::vector<uint32_t> numbers;
   for (const auto& [number, lease] : leases_)
-    if (!lease.recalled && (where >> lease.stripe & 1) != 0)
+    if (!lease.grant->is_view() && !lease.recalled && (where >> lease.stripe & 1) != 0)
       numbers.push_back(number);
   call_back(numbers);
 }
@@ -181,6 +193,15 @@ void Lessor::shed() {
     numbers.push_back(at->first);
     left -= at->second.grant->charged;
   }
+  call_back(numbers);
+}
+
+void Lessor::views_changed() {
+  const std::lock_guard progress(channel_->progress().lock());
+  std::vector<uint32_t> numbers;
+  for (const auto& [number, lease] : leases_)
+    if (lease.grant->is_view() && !lease.recalled && !lease.grant->by->is_good(*lease.grant))
+      numbers.push_back(number);
   call_back(numbers);
 }
 

@@ -53,7 +53,7 @@ public:
   Status may_give(uint32_t key, uint64_t address, uint64_t length, uint64_t bytes);
   // The number that the peer is to know it by; 0: not now, and it has been taken back.
   uint32_t give(std::shared_ptr<registration::Grant> lease);
-  // The same of a view. Not while recalls().
+  // The same of a view, for whose return nobody waits. Not while recalls().
   uint32_t give_view(std::shared_ptr<registration::Grant> view);
   bool views_known() const noexcept { return channel_->version() >= version_views; }
   // What has been called back is out.
@@ -68,18 +68,19 @@ public:
   void recall(memory::Stripes where) override;
   void give_up(memory::Stripes where) override;
   void shed() override;
+  void views_changed() override;
 
 private:
   struct Lease {
     std::shared_ptr<registration::Grant> grant;
-    unsigned stripe = 0; // that it lies in (memory/monitor.h, registration/recalls.h)
+    unsigned stripe = 0; // that it lies in
     bool recalled = false;
     bool counted = true; // as out there
   };
   using Leases = std::unordered_map<uint32_t, Lease>;
   void end(Leases::iterator at);
   void call_back(std::span<const uint32_t> numbers);
-  uint32_t list(std::shared_ptr<registration::Grant> lease, unsigned stripe);
+  void join();
   void count_in();
   void count_out() noexcept;
   uint64_t share() const; // bytes

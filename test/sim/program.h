@@ -351,7 +351,6 @@ private:
   // that takes longer than so many looks it goes on: does without, or takes memory away all the
   // same.
   void (Program::*next_change_)() = nullptr;
-  adverb::memory::Stripes recalled_ = 0; // for it
   uint32_t looks_ = 0;
   uint32_t patience_;
   bool late_ = false;    // while it does what peers that have not given back may not have heard of

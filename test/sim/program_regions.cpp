@@ -176,28 +176,25 @@ bool Program::may_change_own() {
 // otherwise then. One for which that fails would have to be given up.
 // As the thread that hears of changes does, and ibv_rereg_mr, for whom no step can wait.
 void Program::begin_change(void (Program::*change)()) {
-  // What is called back: of views only for a region.
-  recalled_ = adverb::memory::all_stripes |
-              (change == &Program::take_away ? 0 : adverb::registration::all_views);
-  recalls_->begin_change(recalled_);
+  recalls_->begin_change(adverb::memory::all_stripes);
   next_change_ = change;
   looks_ = 0;
   go_on_changing();
 }
 
 bool Program::go_on_changing() {
-  const bool ready = recalls_->all_back(recalled_);
+  const bool ready = recalls_->all_back(adverb::memory::all_stripes);
   if (!ready && ++looks_ < patience_)
     return false;
   const auto change = std::exchange(next_change_, nullptr);
   if (!ready)
-    recalls_->overdue(recalled_);
+    recalls_->overdue(adverb::memory::all_stripes);
   // Or it was other memory of the same stripe that has changed: nobody is to notice.
   late_ = !ready && change == &Program::take_away && choices_.once_in(2);
   if (ready || late_)
     (this->*change)();
   late_ = false;
-  recalls_->end_change(recalled_);
+  recalls_->end_change(adverb::memory::all_stripes);
   return ready;
 }
 

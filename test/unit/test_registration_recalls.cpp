@@ -20,9 +20,11 @@ struct Peer final : adverb::registration::Lessor {
   void recall(Stripes where) override { recalled.push_back(where); }
   void give_up(Stripes where) override { given_up.push_back(where); }
   void shed() override { ++sheds; }
+  void views_changed() override { ++changes; }
   std::vector<Stripes> recalled;
   std::vector<Stripes> given_up;
   int sheds = 0;
+  int changes = 0; // of views
 };
 
 struct Bench {
