@@ -104,6 +104,8 @@ public:
 
   // A request waits for a completion of this queue: see to it even if the program never polls.
   void request_drain();
+  // Not before the program has had time to poll.
+  void request_drain_in_time();
 
   // The queue pair of this handle is in error as none of the program's calls made it: before the
   // program gets the completion that says so, no peer's request is served any more that has found
@@ -159,6 +161,7 @@ private:
   void wake(bool error); // ready_lock_ held
   void wake_again();     // the same
   bool kicked();
+  void drain_after(std::chrono::microseconds delay);
   void service_drain();
 
   Context& context_;

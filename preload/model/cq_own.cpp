@@ -111,10 +111,17 @@ void Cq::close_kick() {
 // A program that posts and never polls still expects its data to travel. The program's own polls
 // usually come first; the timer backs off from 200 us to 3.2 ms while they do not.
 void Cq::request_drain() {
+  drain_after(std::chrono::microseconds(200 << std::min(drain_round_.load(), 4U)));
+}
+
+void Cq::request_drain_in_time() {
+  drain_after(std::chrono::milliseconds(4));
+}
+
+void Cq::drain_after(std::chrono::microseconds delay) {
   drain_wanted_.store(true);
   if (drain_timer_.exchange(true))
     return;
-  const auto delay = std::chrono::microseconds(200 << std::min(drain_round_.load(), 4U));
   context_.world().service.after(delay, [weak = weak_from_this()] {
     if (const auto self = weak.lock())
       self->service_drain();

@@ -143,6 +143,7 @@ public:
   void aside_landed(bool ok) override;
   void executed_again() override;
   void request_drain() override;
+  void request_drain_in_time() override;
 
   // Prover::Host
   uint64_t handle() const noexcept override { return handle_; }

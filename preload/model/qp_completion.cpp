@@ -150,7 +150,7 @@ bool Qp::settle_receives(const transfer::RequestHeader& request) {
 
 void Qp::try_again() {
   const std::lock_guard hold(lock_);
-  send_.turn();
+  send_.have_brought();
 }
 
 void Qp::complete(const Completion& completion, bool announced) {
@@ -176,6 +176,10 @@ void Qp::marker_landed() {
 
 void Qp::request_drain() {
   send_cq_->request_drain();
+}
+
+void Qp::request_drain_in_time() {
+  send_cq_->request_drain_in_time();
 }
 
 } // namespace adverb::model

@@ -40,6 +40,8 @@ public:
     virtual void executed_again() = 0;
     // Somebody waits for completions: see to it that they are taken even if the program does not.
     virtual void request_drain() = 0;
+    // The same, but the program is given more time to do it.
+    virtual void request_drain_in_time() = 0;
 
   protected:
     ~Device() = default;
@@ -146,6 +148,11 @@ public:
     device_.request_drain();
   }
   void forget_wish() noexcept { wished_ = false; }
+  // Nobody waits but the program, perhaps, which need not poll.
+  void wish_in_time() {
+    wished_ = true;
+    device_.request_drain_in_time();
+  }
 
   // RESET or destroy: nothing of this connection counts any more.
   void reset();

@@ -212,6 +212,9 @@ Queue::Refused Queue::turn(uint64_t sync, bool whole) {
   // Again and again, as there may have been no room for a marker.
   if (report_below_ > ring_.head() && device_.busy() && gate_ != Gate::stopped) [[unlikely]]
     device_.want_reported();
+  // A program may look at its memory rather than poll.
+  if (elements_.lands_apart() && device_.busy() && gate_ != Gate::stopped)
+    device_.wish_in_time();
   if (bare_wished_ && gate_ != Gate::stopped) [[unlikely]] {
     bare_wished_ = bare_.used_until(bare_report_);
     if (bare_wished_ && mode_ == Mode::failed && bare_.is_uncounted())

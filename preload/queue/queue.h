@@ -114,6 +114,13 @@ public:
       bare_report_ = bare_.last_use();
     turn();
   }
+  // The same of what is to be brought to its place by whoever takes completions, for the program
+  // does not.
+  void have_brought() {
+    if (elements_.lands_apart() && gate_ != Gate::stopped)
+      device_.want_brought();
+    turn();
+  }
   // What was found of the last key that a bare request has named.
   void forget_key() {
     close_bare();

@@ -62,6 +62,7 @@ struct Device final : QpLane::Device {
   void aside_landed(bool) override {}
   void executed_again() override { ++again; }
   void request_drain() override {}
+  void request_drain_in_time() override {}
 
   std::deque<ibv_send_wr> posted;
   std::optional<uint64_t> refuse;

@@ -5,9 +5,11 @@
 
 #include "registration/recalls.h"
 #include "registration/view_source.h"
+#include "registration/views.h"
 
 #include <algorithm>
 #include <array>
+#include <list>
 #include <span>
 
 using namespace adverb;
@@ -22,73 +24,92 @@ constexpr size_t page = registration::pattern_bytes;
 // What a region's memory is not made of (fill()).
 constexpr std::byte mark{0xd7};
 
-// One region's view, all of it.
+// Of one region; each view is all of it.
 struct Copies final : registration::ViewSource {
   int begin(registration::Image& image, std::string&) override {
-    image.number = 1;
+    image.number = ++images;
     image.pattern.fill(mark);
     return 0;
   }
   int build(const registration::Image& image, uintptr_t, registration::View& view,
             std::string&) override {
-    start = image.start;
-    room.resize(image.length + page);
+    Copy& copy = all.emplace_back();
+    copy.image = image.number;
+    copy.start = image.start;
+    copy.room.resize(image.length + page);
     // At the same place within its page, as devices want it.
-    const auto into = (start - reinterpret_cast<uintptr_t>(room.data())) % page;
-    bytes = std::span(room).subspan(into, image.length);
-    std::ranges::fill(bytes, mark);
+    const auto into = (copy.start - reinterpret_cast<uintptr_t>(copy.room.data())) % page;
+    copy.bytes = std::span(copy.room).subspan(into, image.length);
+    std::ranges::fill(copy.bytes, mark);
     view.from = image.start;
     view.to = image.start + image.length;
-    mr = FakeFabric::real().ibv_reg_mr_iova(image.pd, bytes.data(), bytes.size(),
-                                            image.start + image.shift, IBV_ACCESS_REMOTE_READ);
-    view.rkey = mr->rkey;
-    const registration::Shown all{view.from, view.to};
-    show(image, {&all, 1});
+    copy.mr = FakeFabric::real().ibv_reg_mr_iova(image.pd, copy.bytes.data(), copy.bytes.size(),
+                                                 image.start + image.shift, IBV_ACCESS_REMOTE_READ);
+    view.rkey = copy.mr->rkey;
+    const registration::Shown shown{view.from, view.to};
+    show(image, {&shown, 1});
     return 0;
   }
-  void give_back(const registration::Image&, const registration::View&) noexcept override {
-    FakeFabric::real().ibv_dereg_mr(std::exchange(mr, nullptr));
+  void give_back(const registration::Image&, const registration::View& view) noexcept override {
+    const auto it = std::ranges::find_if(
+        all, [&](const Copy& copy) { return copy.mr != nullptr && copy.mr->rkey == view.rkey; });
+    FakeFabric::real().ibv_dereg_mr(std::exchange(it->mr, nullptr));
   }
   void show(const registration::Image&,
             std::span<const registration::Shown> what) noexcept override {
+    const Copy& copy = all.back();
     for (const auto& part : what)
-      memcpy(bytes.data() + (part.from - start), reinterpret_cast<const void*>(part.from),
+      memcpy(copy.bytes.data() + (part.from - copy.start), reinterpret_cast<const void*>(part.from),
              part.to - part.from);
   }
-  void end(const registration::Image&) noexcept override { std::ranges::fill(bytes, mark); }
-
-  // The page that has this address is away.
-  void take(uintptr_t address) {
-    const uintptr_t from = std::max(address & ~(page - 1), start);
-    const uintptr_t to = std::min((address & ~(page - 1)) + page, start + bytes.size());
-    std::ranges::fill(bytes.subspan(from - start, to - from), mark);
+  void end(const registration::Image& image) noexcept override {
+    for (const Copy& copy : all)
+      if (copy.image == image.number)
+        std::ranges::fill(copy.bytes, mark);
   }
 
-  std::vector<std::byte> room;
-  std::span<std::byte> bytes; // of it: what the device reads
-  uintptr_t start = 0;
-  ibv_mr* mr = nullptr;
+  // The page of the newest that has this address is away.
+  void take(uintptr_t address) {
+    const Copy& copy = all.back();
+    const uintptr_t from = std::max(address & ~(page - 1), copy.start);
+    const uintptr_t to = std::min((address & ~(page - 1)) + page, copy.start + copy.bytes.size());
+    std::ranges::fill(copy.bytes.subspan(from - copy.start, to - from), mark);
+  }
+  size_t registered() const {
+    return static_cast<size_t>(
+        std::ranges::count_if(all, [](const Copy& copy) { return copy.mr != nullptr; }));
+  }
+
+  struct Copy {
+    uint32_t image = 0;
+    std::vector<std::byte> room;
+    std::span<std::byte> bytes; // of it: what the device reads
+    uintptr_t start = 0;
+    ibv_mr* mr = nullptr;
+  };
+  std::list<Copy> all;
+  uint32_t images = 0;
 };
 
-// `a` has a view of b's memory.
-struct Viewed {
-  explicit Viewed(const char* policy = R"({"version": 1, "rules": [{"register": "np"}]})",
-                  Program::Wanted wanted = {}, bool by_views = true)
+constexpr const char* np = R"({"version": 1, "rules": [{"register": "np"}]})";
+
+// `a` reads b's memory.
+struct Viewable {
+  explicit Viewable(const char* policy = np, Program::Wanted wanted = {})
       : two(wanted, policy, 1 << 20, transfer::version_views) {
     fill(b, 3);
     b.bench.world.parts.view_source.put(copies);
     b.bench.world.parts.recalls.put(recalls);
-    for (int i = 0; i < 8 && a.count(Counter::posts_np_read) == 0; ++i) {
-      read(0, 0, 64);
+  }
+  // Until a READ goes by a view, or eight have not.
+  bool read_until_viewed(uint32_t bytes = 64) {
+    const uint64_t before = a.count(Counter::posts_np_read);
+    for (int i = 0; i < 8 && a.count(Counter::posts_np_read) == before; ++i) {
+      read(0, 0, bytes);
       two.settle();
       a.bench.clock.time += 10ms;
     }
-    REQUIRE(a.count(Counter::posts_np_read) == (by_views ? 1 : 0));
-    a.memory.assign(a.memory.size(), 0);
-  }
-  ~Viewed() {
-    // What the programs have is given back before what it is of.
-    two.settle();
+    return a.count(Counter::posts_np_read) == before + 1;
   }
   void post(size_t to, size_t from, uint32_t bytes, unsigned flags = IBV_SEND_SIGNALED) {
     REQUIRE(a.post(IBV_WR_RDMA_READ, to, to, bytes, b, from, b.mr->rkey, flags) == 0);
@@ -109,20 +130,21 @@ struct Viewed {
   }
 
   std::shared_ptr<Copies> copies = std::make_shared<Copies>();
-  // b's: its calls let everything happen while they wait.
   std::shared_ptr<registration::Recalls> recalls =
       std::make_shared<registration::Recalls>(registration::Recalls::Hooks{
           [this] { b.bench.service.run([this] { recalls->serve(); }); }, [] {},
-          [this](const std::function<bool()>& done, std::chrono::milliseconds) {
-            for (int i = 0; i < 8 && !done(); ++i) {
-              two.settle();
-              a.poll();
-            }
-            return done();
-          }});
+          [](const std::function<bool()>& done, std::chrono::milliseconds) { return done(); }});
   Two two;
   Program& a = two.a;
   Program& b = two.b;
+};
+
+// And has a view of it.
+struct Viewed : Viewable {
+  explicit Viewed(const char* policy = np, Program::Wanted wanted = {}) : Viewable(policy, wanted) {
+    REQUIRE(read_until_viewed());
+    a.memory.assign(a.memory.size(), 0);
+  }
 };
 
 } // namespace
@@ -190,7 +212,8 @@ TEST_CASE("what has landed by a view is judged when the link is lost before it i
 
 TEST_CASE("what a READ by a view was to bring is dropped with the queue pair's requests",
           "[views]") {
-  Viewed v;
+  // Half of it is for queues: one slab, of blocks of one size.
+  Viewed v(R"({"version": 1, "staging": "128KiB", "rules": [{"register": "np"}]})");
   v.copies->take(v.b.address(8192));
   v.post(0, 8192, 256);
   CHECK(v.a.poll().empty()); // it has missed
@@ -202,6 +225,12 @@ TEST_CASE("what a READ by a view was to bring is dropped with the queue pair's r
   for (const auto& wc : done)
     CHECK(wc.status == IBV_WC_WR_FLUSH_ERR);
   CHECK(v.untouched());
+  // Its block has been given back, so that there may be others of another size.
+  attr.qp_state = IBV_QPS_RESET;
+  REQUIRE(v.a.verbs.modify_qp(v.a.qp, &attr, IBV_QP_STATE) == 0);
+  v.a.connect(v.b);
+  v.two.settle();
+  CHECK(v.read_until_viewed(4096));
 }
 
 TEST_CASE("READs that find no staging wait for those before them, or go another way", "[views]") {
@@ -210,9 +239,10 @@ TEST_CASE("READs that find no staging wait for those before them, or go another 
   Program::Wanted wanted;
   wanted.cqe = 32;
   wanted.cap = {16, 16, 1, 1, 0};
-  Viewed v(any ? R"({"version": 1, "staging": "256KiB", "rules": [{"register": "np"}]})"
-               : R"({"version": 1, "staging": "64KiB", "rules": [{"register": "np"}]})",
-           wanted, any);
+  Viewable v(any ? R"({"version": 1, "staging": "256KiB", "rules": [{"register": "np"}]})"
+                 : R"({"version": 1, "staging": "64KiB", "rules": [{"register": "np"}]})",
+             wanted);
+  REQUIRE(v.read_until_viewed() == any);
   const uint64_t before = v.a.count(Counter::posts_np_read);
   constexpr uint32_t bytes = 16384;
   for (size_t i = 0; i < 16; ++i)
@@ -225,23 +255,56 @@ TEST_CASE("READs that find no staging wait for those before them, or go another 
   CHECK(v.a.count(Counter::posts_np_read) - before == (any ? 16 : 0));
 }
 
-TEST_CASE("a view is called back before its region changes", "[views]") {
+TEST_CASE("where a region changes a READ by its view finds out, and it is called back", "[views]") {
   Viewed v;
   const bool with_one_under_way = GENERATE(false, true);
   if (with_one_under_way)
     v.post(0, 256, 64);
   const int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ;
   REQUIRE(v.b.verbs.rereg_mr(v.b.mr, IBV_REREG_MR_CHANGE_ACCESS, nullptr, nullptr, 0, access) == 0);
-  CHECK(v.b.count(Counter::recalls) == 1);
-  CHECK(v.b.count(Counter::recalls_overdue) == 0);
-  if (with_one_under_way)
+  CHECK(v.b.count(Counter::recalls_overdue) == 0); // nobody is waited for
+  if (with_one_under_way) {
+    const auto done = drain(v.two, v.a);
+    REQUIRE(done.size() == 1);
+    CHECK(done[0].status == IBV_WC_SUCCESS);
     CHECK(v.came(0, 256, 64));
-  v.read(4096, 8192, 64);
-  v.a.bench.clock.time += 1s;
-  const uint64_t before = v.a.count(Counter::posts_np_read);
-  for (int i = 0; i < 8 && v.a.count(Counter::posts_np_read) == before; ++i) {
-    v.read(4096, 8192, 64);
-    v.a.bench.clock.time += 10ms;
+  } else {
+    v.read(4096, 8192, 64); // the notice is under way
+    CHECK(v.a.count(Counter::reads_missed) == 1);
   }
-  CHECK(v.a.count(Counter::posts_np_read) == before + 1);
+  CHECK(v.b.count(Counter::recalls) == 1);
+  v.a.bench.clock.time += 1s;
+  CHECK(v.read_until_viewed());
+  CHECK(v.copies->registered() == 2);
+  v.b.bench.service.pass(2 * registration::Views::idle);
+  CHECK(v.copies->registered() == 1); // the one that has been given back
+}
+
+TEST_CASE("what of a region's former views is not given back ends with it", "[views]") {
+  Viewed v;
+  const auto change = [&] {
+    return v.b.verbs.rereg_mr(v.b.mr, IBV_REREG_MR_CHANGE_ACCESS, nullptr, nullptr, 0,
+                              IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ);
+  };
+  REQUIRE(change() == 0);
+  CHECK(v.copies->registered() == 1);
+  REQUIRE(v.b.verbs.dereg_mr(v.b.mr) == 0);
+  CHECK(v.copies->registered() == 0);
+  v.b.mr = v.b.verbs.reg_mr(v.b.pd, v.b.memory.data(), v.b.memory.size(), IBV_ACCESS_REMOTE_READ);
+}
+
+TEST_CASE("a READ by a view comes to its place though the program does not poll", "[views]") {
+  Viewed v;
+  const bool away = GENERATE(false, true);
+  const unsigned flags = GENERATE(unsigned{IBV_SEND_SIGNALED}, 0U);
+  if (away)
+    v.copies->take(v.b.address(8192));
+  v.post(0, 8192, 256, flags);
+  CHECK(v.untouched());
+  for (int i = 0; i < 8; ++i) {
+    v.a.bench.service.pass(4ms);
+    v.two.settle();
+  }
+  CHECK(v.came(0, 8192, 256));
+  CHECK(v.a.poll().size() == (flags != 0 ? 1 : 0));
 }
