@@ -60,10 +60,9 @@ class Leases {
 public:
   static constexpr std::chrono::milliseconds term{1000};
   static constexpr size_t leases_max = 4096;
-  // Bytes of the longest request that a lease is asked for: owners refuse what is much longer.
+  // Bytes of the longest request that a lease or a view is asked for: owners refuse to lease what
+  // is much longer.
   static constexpr uint64_t longest = 8 << 20;
-  // The same of a view: what is read by one lands in a block of staging (steering/elements.h).
-  static constexpr uint64_t longest_viewed = 1 << 20;
   using Time = std::chrono::nanoseconds; // of the World's clock
   // So long a view rests; so often one is asked for, as it takes the owner a while to build it; and
   // after a refusal, as the owner's module may come.

@@ -135,8 +135,10 @@ bool MessageLane::is_leased(const Request& r) const {
                                       steering::remote_right(r.wr.opcode));
 }
 
-bool MessageLane::is_for_view(const Request& r) noexcept {
-  return r.wr.opcode == IBV_WR_RDMA_READ && r.length != 0 && r.length <= Leases::longest_viewed;
+// It lands in one block of staging (steering/elements.h), which has to be had.
+bool MessageLane::is_for_view(const Request& r) const {
+  return r.wr.opcode == IBV_WR_RDMA_READ && r.length != 0 && r.length <= Leases::longest &&
+         r.length <= world_.budgets().queues_staging();
 }
 
 bool MessageLane::is_viewed(const Request& r) const {

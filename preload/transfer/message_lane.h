@@ -83,7 +83,7 @@ public:
   // Whether the request may go by a lease of its bytes.
   bool is_leased(const steering::Request& r) const;
   // The same of a READ that may go by a view, and one.
-  static bool is_for_view(const steering::Request& r) noexcept;
+  bool is_for_view(const steering::Request& r) const;
   bool is_viewed(const steering::Request& r) const;
   const std::shared_ptr<Leases>& leases() const noexcept { return initiator_->leases(); }
   // The request is sent to the peer's CPU: its bytes are asked for if that happens again and again.
