@@ -8,59 +8,40 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <span>
 
 namespace adverb::model {
 
 using observe::Counter;
 
+namespace {
+constexpr size_t ready_at_first = 4;
+} // namespace
+
 Cq::Cq(Context& context, ibv_cq* cq, uint64_t wc_flags, int programs)
     : context_(context), cq_(cq), wc_flags_(wc_flags),
-      poll_cq_(context.world().provider.ops(cq->context).poll_cq), kick_(context.world()) {
+      poll_cq_(context.world().provider.ops(cq->context).poll_cq),
+      ready_(std::min(static_cast<size_t>(cq->cqe) + 1, ready_at_first)),
+      notifier_(context.world()) {
   resized(programs);
-  constexpr size_t at_first = 4;
-  grow(std::min(static_cast<size_t>(cq->cqe) + 1, at_first));
-}
-
-// The ring grows with the most that was in it: few programs let a deep queue fill.
-void Cq::grow(size_t capacity) {
-  if (capacity <= ready_.size())
-    return;
-  std::vector<Completion> larger(capacity);
-  for (size_t i = 0; i < ready_count_; ++i)
-    larger[i] = ready_[(ready_head_ + i) % ready_.size()];
-  ready_ = std::move(larger);
-  ready_head_ = 0;
-}
-
-void Cq::append(const Completion& completion) {
-  const size_t count = ready_count_;
-  if (count == ready_.size())
-    grow(ready_.size() * 2);
-  ready_[(ready_head_ + count) % ready_.size()] = completion;
-  ready_count_.store(count + 1, std::memory_order_release);
 }
 
 void Cq::push(const Completion& completion) {
   const std::lock_guard hold(ready_lock_);
-  append(completion);
+  ready_.append(completion);
 }
 
 void Cq::push_own(const Completion& completion) {
   const std::lock_guard hold(ready_lock_);
-  append(completion);
-  wake(completion.wc.status != IBV_WC_SUCCESS);
+  ready_.append(completion);
+  notifier_.wake(completion.wc.status != IBV_WC_SUCCESS);
 }
 
 bool Cq::pop(Completion& completion) {
   if (none_ready())
     return false;
   const std::lock_guard hold(ready_lock_);
-  if (ready_count_ == 0)
-    return false;
-  completion = ready_[ready_head_];
-  ready_head_ = (ready_head_ + 1) % ready_.size();
-  --ready_count_;
-  return true;
+  return ready_.take(completion);
 }
 
 int Cq::pop(int entries, ibv_wc* wc) {
@@ -71,14 +52,9 @@ int Cq::pop(int entries, ibv_wc* wc) {
   int all = 0;
   for (size_t n = some.size(); n == some.size();) {
     {
+      const size_t room = std::min(static_cast<size_t>(std::max(entries - all, 0)), some.size());
       const std::lock_guard hold(ready_lock_);
-      n = std::min(
-          {ready_count_.load(), static_cast<size_t>(std::max(entries - all, 0)), some.size()});
-      for (size_t i = 0; i < n; ++i) {
-        some[i] = ready_[ready_head_].wc;
-        ready_head_ = (ready_head_ + 1) % ready_.size();
-      }
-      ready_count_ -= n;
+      n = ready_.take(std::span(some).first(room));
     }
     std::copy_n(some.begin(), n, wc + all);
     all += static_cast<int>(n);
@@ -86,33 +62,19 @@ int Cq::pop(int entries, ibv_wc* wc) {
   return all;
 }
 
-CqUser* Cq::user_of(uint32_t qpn) {
-  Seen& seen = seen_[qpn % seen_max];
-  if (seen.qpn != qpn) [[unlikely]] {
-    const auto it = qps_.find(qpn);
-    if (it == qps_.end())
-      return nullptr;
-    seen = {qpn, it->second.qp, &it->second.qp->bare};
-  }
-  return seen.user;
-}
-
 void Cq::absorb_one(const Completion& c) {
-  if (CqUser* const user = user_of(c.wc.qp_num)) {
+  if (CqUser* const user = users_.find(c.wc.qp_num)) {
     user->on_completion(c, *this);
     return;
   }
   {
     const std::lock_guard hold(ready_lock_);
-    if (kick_.is_open() && c.wc.qp_num == kick_.qpn()) {
-      kick_.landed(c.wc);
-      if (ready_count_ != 0)
-        wake_again();
+    if (notifier_.take(c.wc, !ready_.empty())) {
       context_.world().counters.count(Counter::markers);
       return;
     }
   }
-  if (CqUser* const user = other_numbers_ ? user_by_number(c.wc) : nullptr)
+  if (CqUser* const user = users_.find_by_request(c.wc))
     user->on_completion(c, *this);
   else if (!is_late(c.wc))
     push(c);
@@ -191,36 +153,30 @@ int Cq::absorb(int most) {
 // What was taken is about to be told. No lock is held: a peer's request that is waited for may
 // sleep at a page, and others need this queue.
 inline void Cq::tell_errors() {
-  if (awaits_peers_.load(std::memory_order_relaxed)) [[unlikely]]
+  if (failed_.any()) [[unlikely]]
     settle_peers();
 }
 
 // Others that poll meanwhile do the same: nobody is told before.
 void Cq::settle_peers() {
   std::unique_lock hold(ready_lock_);
-  const Fallen fallen = fallen_;
+  const FailedQps::Seen seen = failed_.seen();
   hold.unlock();
-  context_.barrier({.target = fallen.several ? 0 : fallen.handle});
+  context_.barrier({.target = seen.handle});
   hold.lock();
-  if (fallen_.count != fallen.count)
-    return; // one more, which the next poll sees to
-  fallen_.several = false;
-  awaits_peers_.store(false);
+  failed_.settled(seen); // if it was not one more, which the next poll sees to
 }
 
 void Cq::await_peers(uint64_t handle) {
   const std::lock_guard hold(ready_lock_);
-  fallen_.several |= awaits_peers_.load() && fallen_.handle != handle;
-  fallen_.handle = handle;
-  ++fallen_.count;
-  awaits_peers_.store(true);
+  failed_.add(handle);
 }
 
 // Of `count` that the provider has just put there: how many are the program's now, to the front.
 // The others were pushed, or are adverb's own. The first `n` are done with.
 int Cq::translate(ibv_wc* wc, int n, int count) {
   for (int i = n; i < count; ++i) {
-    CqUser* const user = user_of(wc[i].qp_num);
+    CqUser* const user = users_.find(wc[i].qp_num);
     if (user != nullptr && user->take(wc[i], *this)) [[likely]] {
       if (n != i)
         wc[n] = wc[i];
@@ -244,7 +200,7 @@ int Cq::poll_other(int entries, ibv_wc* wc, int bare, bool told, int count) {
   {
     const std::lock_guard hold(poll_lock_, std::adopt_lock);
     if (told)
-      user_of(wc[bare - 1].qp_num)->bare_landed();
+      users_.find(wc[bare - 1].qp_num)->bare_landed();
     if (bare != count)
       n = translate(wc, bare, count);
     if (n != entries && (count == entries || !none_ready()))
@@ -280,7 +236,7 @@ int Cq::poll(int entries, ibv_wc* wc) {
   do {
     if (wc[n].status != IBV_WC_SUCCESS || !is_bare(wc[n].wr_id)) [[unlikely]]
       return poll_other(entries, wc, n, false, got);
-    const Seen& user = seen_[wc[n].qp_num % seen_max];
+    const CqUsers::Recent& user = users_.recent(wc[n].qp_num);
     if (user.qpn != wc[n].qp_num) [[unlikely]]
       return poll_other(entries, wc, n, false, got);
     ++n;
@@ -341,9 +297,8 @@ int Cq::arm(int solicited_only) {
   bool kicked = false;
   {
     const std::lock_guard ready(ready_lock_);
-    (solicited_only == 0 ? armed_ : armed_solicited_) = true;
-    missed_ = missed_error_ = false;
-    kicked = kick_.outstanding();
+    notifier_.arm(solicited_only != 0);
+    kicked = notifier_.kick_is_out();
   }
   // A kick that landed before this arm will not fire it: take it, so that the next one is sent. A
   // kick still on its way fires it when it lands.
@@ -387,7 +342,7 @@ void Cq::end_poll() {
 
 bool Cq::holds_more_than(size_t count) {
   settle();
-  return ready_count_ > count;
+  return ready_.size() > count;
 }
 
 // Others than the program's own calls on it come here, too, with what they found a moment ago: the
@@ -415,8 +370,8 @@ void Cq::close() {
 void Cq::reopen() {
   const std::lock_guard hold(poll_lock_);
   closed_ = false;
-  if (kick_path_)
-    ensure_kick(*kick_path_);
+  if (const ibv_ah_attr* const path = notifier_.path())
+    ensure_kick(*path);
 }
 
 } // namespace adverb::model

@@ -11,59 +11,25 @@
 // earlier completion and the program does not poll.
 #pragma once
 
-#include "model/kick.h"
+#include "model/cq_users.h"
+#include "model/drain_pace.h"
+#include "model/failed_qps.h"
+#include "model/marker_slots.h"
+#include "model/notifier.h"
+#include "model/ready_ring.h"
 #include "provider/ops.h"
-#include "queue/bare.h"
 #include "steering/completion.h"
 #include "world/sync.h"
 
-#include <array>
 #include <memory>
-#include <optional>
-#include <unordered_map>
-#include <vector>
 
 #include <infiniband/verbs.h>
 
 namespace adverb::model {
 
-using namespace queue;
-
 using steering::Completion;
 
 class Context;
-class Cq;
-
-// A queue pair whose completions arrive at a CQ; every call is under the CQ's poll_lock_.
-class CqUser {
-public:
-  CqUser(BareRequests& bare, bool other_number) noexcept : bare(bare), other_number(other_number) {}
-  BareRequests& bare;      // of these only failures are told, and what on_completion_polled() says
-  const bool other_number; // its completions may name another queue pair's
-  // One of those has succeeded, and is the program's; what is pushed now comes behind it.
-  virtual void bare_landed() = 0;
-
-  // What the program is to get of it is pushed to `cq`.
-  virtual void on_completion(const Completion& completion, Cq& cq) = 0;
-  // The same while the program polls `cq`. True: `wc` itself has become what the program is to get,
-  // and what was pushed meanwhile comes behind it.
-  virtual bool take(ibv_wc& wc, Cq& cq) = 0;
-  // One of its requests waits for a completion.
-  virtual bool waits_for_completion() = 0;
-  virtual void try_again() = 0; // there is room for a marker
-  // Of the requests it has posted to the provider.
-  struct Numbers {
-    uint64_t from = 0;
-    uint64_t end = 0;
-  };
-  virtual Numbers numbers() = 0;
-  // With other_number: whether the completion, which names no queue pair that is attached, is of
-  // one of its requests or receives.
-  virtual bool posted(const ibv_wc& wc) = 0;
-
-protected:
-  ~CqUser() = default;
-};
 
 class Cq : public std::enable_shared_from_this<Cq> {
 public:
@@ -100,7 +66,7 @@ public:
   // One the provider has already announced.
   void push(const Completion& completion);
   // None that was pushed waits to be polled.
-  bool none_ready() const noexcept { return ready_count_.load(std::memory_order_acquire) == 0; }
+  bool none_ready() const noexcept { return ready_.empty(); }
 
   // A request waits for a completion of this queue: see to it even if the program never polls.
   void request_drain();
@@ -121,7 +87,7 @@ public:
   // Makes the wake-up queue pair once the address of a port is known. No-op without a channel.
   void ensure_kick(const ibv_ah_attr& ah);
   void close_kick();
-  bool owns(const ibv_qp* qp) const noexcept { return kick_.is(qp); }
+  bool owns(const ibv_qp* qp) const noexcept { return notifier_.is_kick(qp); }
   provider::CqExOps ex_ops{}; // the provider's, for an extended CQ
 
   // The device has given it another size, of which `programs` entries are the program's.
@@ -145,21 +111,13 @@ private:
   [[gnu::noinline]] int poll_other(int entries, ibv_wc* wc, int bare, bool told, int count);
   bool look_now() noexcept;
   [[gnu::noinline]] int look_for_messages(int entries, ibv_wc* wc, int n); // no lock held
-  CqUser* user_of(uint32_t qpn);            // null: no queue pair that is managed
-  void pass_marker_on();                    // poll_lock_ held
-  CqUser* user_by_number(const ibv_wc& wc); // the same
+  void pass_marker_on();                                                   // poll_lock_ held
   bool is_late(const ibv_wc& wc) const;
   void take_the_last(uint32_t qpn, const CqUser* qp, bool gone);
-  bool holds(uint32_t qpn);
-  void discard(uint32_t qpn);
   void tell_errors();
   void settle_peers();
   bool pop(Completion& completion);
   int pop(int entries, ibv_wc* wc);
-  void grow(size_t capacity);
-  void append(const Completion& completion);
-  void wake(bool error); // ready_lock_ held
-  void wake_again();     // the same
   bool kicked();
   void drain_after(std::chrono::microseconds delay);
   void service_drain();
@@ -170,56 +128,20 @@ private:
   const decltype(ibv_context_ops::poll_cq) poll_cq_; // the provider's
 
   RecursiveMutex reading_lock_;
-  QuickMutex poll_lock_;
-  struct Attached {
-    CqUser* qp;
-  };
-  std::unordered_map<uint32_t, Attached> qps_; // poll_lock_
-  bool other_numbers_ = false;                 // poll_lock_: some of them may come under others
-  // Those of them that were looked for last, by the low bits of their number.
-  struct alignas(32) Seen {
-    uint32_t qpn = UINT32_MAX;
-    CqUser* user = nullptr;
-    BareRequests* bare = nullptr;
-  };
-  static constexpr uint32_t seen_max = 16;
-  std::array<Seen, seen_max> seen_; // poll_lock_
-  // The last that were detached. No completion of theirs is the program's, and none that another
-  // queue pair has under their number is taken for one.
-  struct Gone {
-    uint32_t qpn = 0;
-    CqUser::Numbers numbers;
-  };
-  std::array<Gone, 16> gone_; // poll_lock_
-  size_t next_gone_ = 0;
   Completion current_; // reading_lock_
 
-  QuickMutex ready_lock_;
-  std::vector<Completion> ready_; // ring
-  size_t ready_head_ = 0;
-  Atomic<size_t> ready_count_{0}; // written under ready_lock_
-  bool armed_ = false;            // for any completion
-  bool armed_solicited_ = false;  // for solicited ones and errors
-  bool missed_ = false;           // a kick for the former was left to one that was out
-  bool missed_error_ = false;     // for the latter
-  Kick kick_;
-  std::optional<ibv_ah_attr> kick_path_; // once it was made
-  int marker_room_ = 1;
-  int markers_out_ = 0;
-  std::vector<uint32_t> marker_waiters_;  // queue pair numbers, in the order they came
-  Atomic<bool> marker_waited_for_{false}; // somebody is among them; written under ready_lock_
+  QuickMutex poll_lock_; // guards what follows, to ready_lock_
+  CqUsers users_;
+  uint8_t found_ = 0; // polls that found something
+  bool closed_ = false;
 
-  uint8_t found_ = 0;                // poll_lock_: polls that found something
-  bool closed_ = false;              // poll_lock_
-  Atomic<bool> awaits_peers_{false}; // written under ready_lock_
-  struct Fallen {                    // queue pairs; under ready_lock_
-    uint64_t handle = 0;             // of the last one
-    uint32_t count = 0;
-    bool several = false; // of them, others too, and not settled
-  } fallen_;
-  Atomic<bool> drain_wanted_{false};
-  Atomic<bool> drain_timer_{false};
-  Atomic<unsigned> drain_round_{0};
+  QuickMutex ready_lock_; // guards what follows, to drain_
+  ReadyRing ready_;
+  Notifier notifier_;
+  MarkerSlots markers_;
+  FailedQps failed_;
+
+  DrainPace drain_;
 };
 
 } // namespace adverb::model

@@ -1,85 +1,110 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-// What adverb itself has in a completion queue: markers, the kick that wakes a sleeping program,
-// and its own look while the program does not poll.
+// The queue pairs of a completion queue, and what adverb itself has there: markers, the kick that
+// wakes a sleeping program, and its own look while the program does not poll.
 #include "model/context.h"
 #include "model/cq.h"
 #include "observe/log.h"
 #include "world/world.h"
 
 #include <algorithm>
-#include <cassert>
 #include <chrono>
-#include <utility>
 
 namespace adverb::model {
 
-// What cannot be fired now, for want of a kick, is when there is one; and what is left to one that
-// is out already is looked at again when that is taken, for it may have landed before the arm.
-void Cq::wake(bool error) {
-  if (!kick_.is_open())
-    return;
-  if (error && armed_solicited_) {
-    if (kick_.fire(Kick::Kind::solicited))
-      armed_ = armed_solicited_ = false;
-    else
-      missed_error_ = true;
-  } else if (armed_) {
-    if (kick_.fire(Kick::Kind::plain))
-      armed_ = false;
-    else
-      missed_ = true;
-  }
+// Whether it is of a queue pair that was detached.
+bool Cq::is_late(const ibv_wc& wc) const {
+  if (!users_.is_late(wc))
+    return false;
+  if (context_.world().log.every("late-completion", 10))
+    context_.world().log.warn("a completion of queue pair {} came after it was destroyed; the "
+                              "program does not get it",
+                              wc.qp_num);
+  return true;
 }
 
-void Cq::wake_again() {
-  const bool error = std::exchange(missed_error_, false);
-  if (std::exchange(missed_, false) || error)
-    wake(error);
+void Cq::attach(uint32_t qpn, CqUser* qp) {
+  std::unique_lock hold(poll_lock_);
+  // The provider has destroyed another of that number, whose detach() has not come yet.
+  for (const CqUser* old = users_.find(qpn); old != nullptr; old = users_.find(qpn)) {
+    if (old == qp)
+      return;
+    hold.unlock();
+    take_the_last(qpn, old, true);
+    hold.lock();
+  }
+  users_.add(qpn, *qp);
+}
+
+void Cq::detach(uint32_t qpn, const CqUser* qp) {
+  take_the_last(qpn, qp, true);
+}
+
+void Cq::was_reset(uint32_t qpn, const CqUser* qp) {
+  take_the_last(qpn, qp, false);
+}
+
+// The device decides what becomes of completions that the program has not polled yet: those it has
+// are in its queue still or are not, and those that adverb has go the same way.
+void Cq::take_the_last(uint32_t qpn, const CqUser* qp, bool gone) {
+  std::unique_lock hold(poll_lock_);
+  if (users_.find(qpn) != qp)
+    return;
+  absorb(cq_->cqe + 2);
+  std::unique_lock ready(ready_lock_);
+  const bool holds = ready_.has(qpn);
+  ready.unlock();
+  if (holds) {
+    hold.unlock(); // asking it takes a while
+    const bool leaves = context_.leaves_completions();
+    hold.lock();
+    if (users_.find(qpn) != qp)
+      return;
+    ready.lock();
+    if (!leaves)
+      ready_.remove(qpn);
+    ready.unlock();
+  }
+  if (gone)
+    users_.remove(qpn);
+}
+
+bool Cq::in_use() {
+  const std::lock_guard hold(poll_lock_);
+  return !users_.empty();
 }
 
 bool Cq::kicked() {
   const std::lock_guard ready(ready_lock_);
-  return kick_.outstanding();
+  return notifier_.kick_is_out();
 }
 
 void Cq::resized(int programs) {
   const std::lock_guard ready(ready_lock_);
   const int kicks = cq_->channel != nullptr ? Kick::entries_max : 0;
-  marker_room_ = std::clamp(cq_->cqe - programs - kicks, 1, markers_max);
+  markers_.resize(std::clamp(cq_->cqe - programs - kicks, 1, markers_max));
 }
 
 bool Cq::take_marker(uint32_t qpn) {
   const std::lock_guard ready(ready_lock_);
-  if (markers_out_ < marker_room_) {
-    ++markers_out_;
-    return true;
-  }
-  if (std::find(marker_waiters_.begin(), marker_waiters_.end(), qpn) == marker_waiters_.end())
-    marker_waiters_.push_back(qpn);
-  marker_waited_for_ = true;
-  return false;
+  return markers_.take(qpn);
 }
 
 void Cq::marker_landed() {
   const std::lock_guard ready(ready_lock_);
-  assert(markers_out_ > 0);
-  --markers_out_;
+  markers_.give_back();
 }
 
-// Who found no room for a marker has nothing under way whose completion would make it look again.
+// A queue pair that found no room for a marker has nothing under way whose completion would make
+// it look again.
 void Cq::pass_marker_on() {
-  while (marker_waited_for_.load(std::memory_order_relaxed)) [[unlikely]] {
-    uint32_t qpn = 0;
-    {
-      const std::lock_guard ready(ready_lock_);
-      if (markers_out_ >= marker_room_ || marker_waiters_.empty())
-        return;
-      qpn = marker_waiters_.front();
-      marker_waiters_.erase(marker_waiters_.begin());
-      marker_waited_for_ = !marker_waiters_.empty();
-    }
-    if (const auto it = qps_.find(qpn); it != qps_.end())
-      it->second.qp->try_again();
+  while (markers_.any_waits()) [[unlikely]] {
+    std::unique_lock ready(ready_lock_);
+    const auto qpn = markers_.next();
+    ready.unlock();
+    if (!qpn)
+      return;
+    if (CqUser* const user = users_.find(*qpn))
+      user->try_again();
   }
 }
 
@@ -88,13 +113,12 @@ void Cq::ensure_kick(const ibv_ah_attr& ah) {
     return;
   ibv_pd* pd = context_.own_pd();
   const std::lock_guard ready(ready_lock_);
-  if (kick_.is_open() || pd == nullptr)
+  if (notifier_.is_open() || pd == nullptr)
     return;
-  const int rc = kick_.open(pd, cq_, ah);
+  const int rc = notifier_.open(pd, cq_, ah);
   if (rc == 0) {
-    kick_path_ = ah;
-    if (ready_count_ != 0) // they may have come while there was none
-      wake(true);
+    if (!ready_.empty()) // they may have come while there was none
+      notifier_.wake(true);
   } else if (context_.world().log.once("kick-open"))
     context_.world().log.warn(
         "cannot make the queue pair that wakes sleeping completion channels (errno "
@@ -105,13 +129,12 @@ void Cq::ensure_kick(const ibv_ah_attr& ah) {
 void Cq::close_kick() {
   const std::lock_guard hold(poll_lock_);
   const std::lock_guard ready(ready_lock_);
-  kick_.close();
+  notifier_.close();
 }
 
-// A program that posts and never polls still expects its data to travel. The program's own polls
-// usually come first; the timer backs off from 200 us to 3.2 ms while they do not.
+// A program that posts and never polls still expects its data to travel.
 void Cq::request_drain() {
-  drain_after(std::chrono::microseconds(200 << std::min(drain_round_.load(), 4U)));
+  drain_after(drain_.pause());
 }
 
 void Cq::request_drain_in_time() {
@@ -119,8 +142,7 @@ void Cq::request_drain_in_time() {
 }
 
 void Cq::drain_after(std::chrono::microseconds delay) {
-  drain_wanted_.store(true);
-  if (drain_timer_.exchange(true))
+  if (!drain_.want())
     return;
   context_.world().service.after(delay, [weak = weak_from_this()] {
     if (const auto self = weak.lock())
@@ -129,9 +151,8 @@ void Cq::drain_after(std::chrono::microseconds delay) {
 }
 
 void Cq::service_drain() {
-  drain_timer_.store(false);
-  if (!drain_wanted_.exchange(false)) {
-    drain_round_ = 0;
+  if (!drain_.due()) {
+    drain_.reset();
     return;
   }
   if (poll_lock_.try_lock()) {
@@ -141,19 +162,19 @@ void Cq::service_drain() {
     }
     absorb(cq_->cqe + 2);
     bool waiting = false;
-    for (const auto& [qpn, attached] : qps_) {
-      if (!attached.qp->waits_for_completion())
-        continue;
+    users_.for_each([&waiting](CqUser& user) {
+      if (!user.waits_for_completion())
+        return;
       waiting = true;
-      attached.qp->try_again(); // its marker may have found no room in the send queue
-    }
+      user.try_again(); // its marker may have found no room in the send queue
+    });
     poll_lock_.unlock();
     if (!waiting) {
-      drain_round_ = 0;
+      drain_.reset();
       return;
     }
   }
-  ++drain_round_;
+  drain_.slow_down();
   request_drain();
 }
 
