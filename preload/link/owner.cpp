@@ -15,7 +15,6 @@
 #include <cstring>
 #include <set>
 #include <unistd.h>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -195,9 +194,7 @@ Answer Owner::resume(const std::shared_ptr<Link>& link, const wire::Id& ticket) 
   link->bound = std::exchange(former->bound, {});
   link->channels = std::exchange(former->channels, {});
   link->opened = link->opened || former->opened;
-  for (auto& [number, charge] : *companions_)
-    if (charge.link.lock() == former)
-      charge.link = link;
+  companions_.move(former, link);
   link->proven = link->proven || former->proven;
   former->away = false;
   end(former, "another connection stands for it");
@@ -338,33 +335,27 @@ void Owner::wait_for(const std::shared_ptr<Link>& link, const wire::Bind& bind, 
                      Answer so_far) {
   const auto due =
       bind.patience == 0 ? rtr_due : std::min(rtr_due, std::chrono::milliseconds(bind.patience));
-  const uint64_t wait = next_wait_++;
+  const uint64_t wait = waiting_.next();
   const uint64_t timer = world_.service.after(due, [this, wait, so_far] {
-    const Waiting over = waiting_.at(wait); // who takes it away cancels this
+    const WaitingBinds::Bind over = *waiting_.find(wait); // its removal cancels this
     wait_no_more(wait);
     const auto link = over.link.lock();
     answer(link, over.bind, over.probe, so_far, {});
     look_if_idle(link);
   });
-  waiting_.emplace(wait, Waiting{link, bind, probe, timer});
-  waiting_for_[bind.dqpn].insert(wait);
+  waiting_.add({link, bind, probe, timer});
   link->waits.insert(wait);
   if (!probe)
     link->bound[bind.handle].wait = wait;
 }
 
 void Owner::wait_no_more(uint64_t wait) {
-  const auto at = waiting_.find(wait);
-  if (at == waiting_.end())
+  const auto over = waiting_.remove(wait);
+  if (!over)
     return;
-  world_.service.cancel(at->second.timer);
-  if (const auto link = at->second.link.lock())
+  world_.service.cancel(over->timer);
+  if (const auto link = over->link.lock())
     link->waits.erase(wait);
-  const auto others = waiting_for_.find(at->second.bind.dqpn);
-  others->second.erase(wait);
-  if (others->second.empty())
-    waiting_for_.erase(others);
-  waiting_.erase(at);
 }
 
 // What comes of a bind or probe; `qp` is whom it means, where that is somebody. The peer may use a
@@ -384,7 +375,7 @@ void Owner::answer(const std::shared_ptr<Link>& link, const wire::Bind& bind, bo
   } else if (!probe) {
     link->bound[bind.handle] = {qp.handle, qp.device, 0, bind, {}};
     if (link->vouched)
-      note_vouched(link, qp.handle);
+      holders_.vouch(qp.handle, link, [this](uint64_t handle) { return exists(handle); });
     for (const auto& channel : link->channels)
       if (channel.device == qp.device)
         channel.end->bind(qp.handle, bind.handle, link->vouched);
@@ -416,11 +407,8 @@ void Owner::part(const std::shared_ptr<Link>& link, uint64_t peers) {
 
 void Owner::retry_waiting(uint32_t qpn) {
   assert(world_.service.on_thread());
-  const auto its = waiting_for_.find(qpn);
-  if (its == waiting_for_.end())
-    return;
-  for (const uint64_t wait : std::vector(its->second.begin(), its->second.end())) {
-    const Waiting w = waiting_.at(wait);
+  for (const uint64_t wait : waiting_.of_qp(qpn)) {
+    const WaitingBinds::Bind w = *waiting_.find(wait);
     LocalQp qp;
     if (directory_.match(w.bind, qp) != Answer::ok)
       continue;
@@ -492,8 +480,8 @@ Answer Owner::make_companion(const std::shared_ptr<Link>& link, const wire::Comp
   // What others give back comes when their queue pairs are gone, which takes a moment.
   if (!channel && errno == ENOMEM && packets == nullptr) {
     look_who_stands();
-    const bool any = std::ranges::any_of(
-        *companions_, [](const auto& entry) { return entry.second.qp == 0 || entry.second.ends; });
+    bool any = false;
+    companions_.for_each([&any](const auto& charge) { any |= charge.qp == 0 || charge.ends; });
     if (any)
       return give_companion_up_for(link) ? Answer::not_ready : refuse_companion(link);
   }
@@ -515,7 +503,7 @@ Answer Owner::make_companion(const std::shared_ptr<Link>& link, const wire::Comp
                         packets != nullptr ? std::optional(*packets) : std::nullopt},
                        as_bytes(ack.nonce),
                        [this, weak = std::weak_ptr(channel), nonce = as_bytes(request.nonce),
-                        number = next_companion_](bool ok) {
+                        number = companions_.next()](bool ok) {
                          if (const auto c = weak.lock(); c && ok)
                            c->send_proof(nonce);
                          world_.service.run([this, number, ok] { is_open(number, ok); });

@@ -2,19 +2,20 @@
 // The owner's side of links: answers peers that ask for queue pairs of this process.
 #pragma once
 
+#include "link/companion_charges.h"
 #include "link/connection.h"
 #include "link/device.h"
 #include "link/directory.h"
 #include "link/peers.h"
 #include "link/protocols.h"
+#include "link/qp_holders.h"
 #include "link/slots.h"
+#include "link/waiting_binds.h"
 
 #include <deque>
 #include <map>
 #include <memory>
 #include <set>
-#include <unordered_map>
-#include <unordered_set>
 
 namespace adverb {
 class World;
@@ -83,7 +84,6 @@ private:
   void is_open(uint64_t number, bool ok);
   void is_proven(const std::shared_ptr<Link>& link, const std::shared_ptr<Companion>& end,
                  uint64_t qp);
-  bool may_stand_for(uint64_t qp) const;
   void look_who_stands();
   bool make_room_to_wait(const std::shared_ptr<Link>& link);
   void heard(const std::shared_ptr<Link>& link, uint64_t frames);
@@ -99,9 +99,9 @@ private:
   wire::Answer judge(const std::shared_ptr<Link>& link, const wire::Prove& prove, wire::Mac& mac);
   bool make_room(const Slots& slots, SlotKind kind);
   void give_up(const std::shared_ptr<Link>& link, uint64_t peers, bool proven = false);
-  void note_vouched(const std::shared_ptr<Link>& link, uint64_t handle);
+  // The queue pair of this handle does still.
+  bool exists(uint64_t handle) const;
   std::shared_ptr<Link> vouched_elsewhere(const std::shared_ptr<Link>& link, uint64_t handle) const;
-  bool is_first_or_same(uint64_t handle, const wire::Share& identity);
 
   World& world_;
   Directory& directory_;
@@ -111,35 +111,12 @@ private:
   Peers& peers_;
   std::set<std::shared_ptr<Link>> links_;
   std::map<wire::Id, std::weak_ptr<Link>> by_ticket_;
-  std::deque<std::weak_ptr<Link>> away_; // whose connections were lost, in that order
-  struct Waiting {
-    std::weak_ptr<Link> link; // which ends them when it ends
-    wire::Bind bind;
-    bool probe;
-    uint64_t timer;
-  };
-  std::unordered_map<uint64_t, Waiting> waiting_; // by a number of their own
-  uint64_t next_wait_ = 1;
-  // These, by the queue pair's number.
-  std::unordered_map<uint32_t, std::unordered_set<uint64_t>> waiting_for_;
-  // Queue pairs that were bound over a link whose process needs no proof, by handle.
-  std::unordered_map<uint64_t, std::weak_ptr<Link>> vouched_;
-  size_t vouched_max_ = 1024; // before those that have ended are looked for
-  std::unordered_map<uint64_t, wire::Share> proven_by_; // queue pairs, by handle; whose identity
-  std::deque<std::weak_ptr<Link>> strangers_;           // the oldest first
-  // A companion, until it and what it took of the device are gone.
-  struct Charge {
-    std::weak_ptr<Link> link;
-    std::weak_ptr<Companion> end;
-    uint64_t timer;  // until the nonce comes; 0: it has
-    uint64_t qp = 0; // by which its peer has shown itself, a handle; 0: it has not
-    bool ends = false;
-  };
-  using Charges = std::map<uint64_t, Charge>; // the oldest first
-  const std::shared_ptr<Charges> companions_ = std::make_shared<Charges>();
-  uint64_t next_companion_ = 1;
-  size_t binds_ = 0;         // since they were counted
-  size_t proven_max_ = 1024; // before those are forgotten that have gone
+  std::deque<std::weak_ptr<Link>> away_;      // whose connections were lost, in that order
+  std::deque<std::weak_ptr<Link>> strangers_; // the oldest first
+  WaitingBinds waiting_;
+  QpHolders holders_;
+  CompanionCharges companions_;
+  size_t binds_ = 0; // since they were counted
 };
 
 } // namespace adverb::link

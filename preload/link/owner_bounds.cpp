@@ -84,19 +84,19 @@ bool Owner::make_room_for_link() {
 Answer Owner::make_room_for_companion(const std::shared_ptr<Link>& link, uint64_t qp) {
   size_t unproven = 0;
   size_t end = 0;
-  for (auto& [number, charge] : *companions_) {
+  companions_.for_each([&](CompanionCharges::Charge& charge) {
     const auto companion = charge.end.lock();
     charge.ends |= !companion || companion->down();
     if (const auto its = charge.link.lock(); its && charge.ends)
       std::erase_if(its->channels, [&](const auto& c) { return c.end == companion; });
     if (charge.qp == 0)
       ++(charge.ends ? end : unproven);
-  }
+  });
   // By a queue pair that shows its peer there is room beside all that nobody has shown anything by.
   const bool shown = needs_no_proof(*link) || std::ranges::any_of(link->bound, [qp](const auto& e) {
                        return e.second.handle == qp && e.second.proven;
                      });
-  if (shown && may_stand_for(qp))
+  if (shown && companions_.has_room(qp))
     return Answer::ok;
   if (end >= bounds::companions_unproven)
     return Answer::not_ready; // until these are gone
@@ -149,63 +149,28 @@ Answer Owner::refuse_companion(const std::shared_ptr<Link>& link) {
 // has to.
 void Owner::charge(const std::shared_ptr<Link>& link, const std::shared_ptr<Companion>& end,
                    uint64_t shown) {
-  const uint64_t number = next_companion_++;
-  const uint64_t timer =
-      world_.service.after(opening_due, [this, number] { give_up_unopened(number); });
-  companions_->emplace(number,
-                       Charge{link, end, timer, shown != 0 && may_stand_for(shown) ? shown : 0});
-  end->keep(std::shared_ptr<void>(nullptr, [weak = std::weak_ptr(companions_), number](void*) {
-    if (const auto all = weak.lock())
-      all->erase(number);
-  }));
+  const uint64_t timer = world_.service.after(
+      opening_due, [this, number = companions_.next()] { give_up_unopened(number); });
+  companions_.add(link, end, timer, shown);
 }
 
-bool Owner::may_stand_for(uint64_t qp) const {
-  return static_cast<size_t>(std::ranges::count_if(*companions_, [qp](const auto& entry) {
-           return entry.second.qp == qp;
-         })) < bounds::companions_of_qp;
-}
-
-// Of those by which nobody has shown anything the oldest goes that the link with most has, of the
-// host with most. False: there is none, or who asks is that host, and no poorer than that link.
+// False: none gives way.
 bool Owner::give_companion_up_for(const std::shared_ptr<Link>& link) {
-  std::unordered_map<std::string, size_t> of_host;
-  std::unordered_map<Link*, size_t> of_link;
-  for (const auto& [number, charge] : *companions_)
-    if (const auto its = charge.link.lock(); its && charge.qp == 0 && !charge.ends) {
-      ++of_host[its->who->address()];
-      ++of_link[its.get()];
-    }
-  if (of_link.empty())
+  const uint64_t number = companions_.giving_way_to(*link);
+  if (number == 0)
     return false;
-  const auto by_count = [](const auto& entry) { return entry.second; };
-  const size_t of_its_host = of_host[link->who->address()];
-  const auto greedy_host = std::ranges::max_element(of_host, {}, by_count);
-  const bool is_modest_host = of_its_host == 0 || of_its_host + 1 < greedy_host->second;
-  const std::string host = is_modest_host ? greedy_host->first : link->who->address();
-  std::erase_if(of_link, [&](const auto& e) { return e.first->who->address() != host; });
-  if (of_link.empty())
-    return false;
-  const auto greedy = std::ranges::max_element(of_link, {}, by_count);
-  const size_t its = of_link.contains(link.get()) ? of_link[link.get()] : 0;
-  if (!is_modest_host && its != 0 && its + 1 >= greedy->second)
-    return false;
-  const auto oldest = std::ranges::find_if(*companions_, [&](const auto& entry) {
-    const Charge& charge = entry.second;
-    return charge.qp == 0 && !charge.ends && charge.link.lock().get() == greedy->first;
-  });
-  greedy->first->who->count(Number::bound_companions);
-  close_companion(oldest->first);
+  companions_.find(number)->link.lock()->who->count(Number::bound_companions);
+  close_companion(number);
   return true;
 }
 
 // One stands for a queue pair that has gone no longer, but for another of its link if there is one:
 // who makes one queue pair after the other has no more than who has one.
 void Owner::look_who_stands() {
-  for (auto& [number, charge] : *companions_) {
+  companions_.for_each([this](CompanionCharges::Charge& charge) {
     const auto link = charge.link.lock();
     if (charge.qp == 0 || charge.ends || !link)
-      continue;
+      return;
     const auto stands = [&](const auto& entry) {
       const owning::Bound& bound = entry.second;
       return bound.handle != 0 && (bound.proven || needs_no_proof(*link));
@@ -213,23 +178,23 @@ void Owner::look_who_stands() {
     if (std::ranges::any_of(link->bound, [&](const auto& entry) {
           return entry.second.handle == charge.qp && stands(entry);
         }))
-      continue;
+      return;
     charge.qp = 0;
     for (const auto& entry : link->bound)
-      if (charge.qp == 0 && stands(entry) && may_stand_for(entry.second.handle))
+      if (charge.qp == 0 && stands(entry) && companions_.has_room(entry.second.handle))
         charge.qp = entry.second.handle;
-  }
+  });
 }
 
 void Owner::give_up_unopened(uint64_t number) {
-  if (const auto at = companions_->find(number); at != companions_->end()) {
-    at->second.timer = 0;
+  if (auto* const charge = companions_.find(number)) {
+    charge->timer = 0;
     close_companion(number);
   }
 }
 
 void Owner::close_companion(uint64_t number) {
-  Charge& charge = companions_->at(number);
+  CompanionCharges::Charge& charge = *companions_.find(number);
   charge.ends = true;
   if (charge.timer != 0)
     world_.service.cancel(std::exchange(charge.timer, 0));
@@ -254,12 +219,12 @@ void Owner::close_companion(uint64_t number) {
 
 // Its nonce has come, or never will.
 void Owner::is_open(uint64_t number, bool ok) {
-  const auto at = companions_->find(number);
-  if (at == companions_->end())
+  auto* const charge = companions_.find(number);
+  if (charge == nullptr)
     return;
-  if (at->second.timer != 0)
-    world_.service.cancel(std::exchange(at->second.timer, 0));
-  if (const auto link = at->second.link.lock(); link && ok)
+  if (charge->timer != 0)
+    world_.service.cancel(std::exchange(charge->timer, 0));
+  if (const auto link = charge->link.lock(); link && ok)
     link->opened = true;
 }
 
@@ -268,10 +233,9 @@ void Owner::is_proven(const std::shared_ptr<Link>& link, const std::shared_ptr<C
                       uint64_t qp) {
   link->proven = true;
   link->refused = 0;
-  const auto at = std::ranges::find_if(
-      *companions_, [&](const auto& entry) { return entry.second.end.lock() == end; });
-  if (at != companions_->end() && at->second.qp == 0 && may_stand_for(qp))
-    at->second.qp = qp;
+  auto* const charge = companions_.find(end);
+  if (charge != nullptr && charge->qp == 0 && companions_.has_room(qp))
+    charge->qp = qp;
 }
 
 // Who has most of what waits has its oldest end, as if they had waited for as long as they may.
@@ -285,7 +249,7 @@ bool Owner::make_room_to_wait(const std::shared_ptr<Link>& link) {
   greedy->who->count(Number::bound_waiting_binds);
   for (size_t i = 0; i < at_once && !greedy->waits.empty(); ++i) {
     const uint64_t oldest = *greedy->waits.begin();
-    const Waiting over = waiting_.at(oldest);
+    const WaitingBinds::Bind over = *waiting_.find(oldest);
     wait_no_more(oldest);
     answer(greedy, over.bind, over.probe, Answer::not_ready, {});
   }

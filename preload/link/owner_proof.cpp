@@ -261,7 +261,8 @@ Answer Owner::judge(const std::shared_ptr<Link>& link, const wire::Prove& prove,
     // yet: it is to come again.
     if (const auto other = vouched_elsewhere(link, qp.handle))
       return other->peer == link->peer ? Answer::not_there : Answer::refused;
-    if (!is_first_or_same(qp.handle, prove.identity))
+    if (!holders_.prove(qp.handle, prove.identity,
+                        [this](uint64_t handle) { return exists(handle); }))
       return Answer::refused;
   }
   channel->end->prove(qp.handle, prove.handle);
@@ -269,44 +270,21 @@ Answer Owner::judge(const std::shared_ptr<Link>& link, const wire::Prove& prove,
   return Answer::ok;
 }
 
-void Owner::note_vouched(const std::shared_ptr<Link>& link, uint64_t handle) {
-  vouched_[handle] = link;
-  if (vouched_.size() <= vouched_max_)
-    return;
-  std::erase_if(vouched_, [this](const auto& entry) {
-    LocalQp qp;
-    return entry.second.expired() || !directory_.find(entry.first, qp);
-  });
-  vouched_max_ = std::max(vouched_max_, 2 * vouched_.size());
+bool Owner::exists(uint64_t handle) const {
+  LocalQp qp;
+  return directory_.find(handle, qp);
 }
 
 // By a process whose connection stands: what it has bound nobody else proves. One that is away
 // may be the one who proves, over a connection of which the kernel does not say whose it is.
 std::shared_ptr<Owner::Link> Owner::vouched_elsewhere(const std::shared_ptr<Link>& link,
                                                       uint64_t handle) const {
-  const auto at = vouched_.find(handle);
-  const auto other = at == vouched_.end() ? nullptr : at->second.lock();
+  const auto other = holders_.voucher(handle);
   const bool is =
       other && other != link && other->vouched && !other->away && links_.contains(other) &&
       std::ranges::any_of(other->bound,
                           [&](const auto& entry) { return entry.second.handle == handle; });
   return is ? other : nullptr;
-}
-
-// A second client of the same protection domain could write into the slot, too: what has been
-// proven once only the same process proves again, as long as the queue pair is what it is.
-bool Owner::is_first_or_same(uint64_t handle, const wire::Share& identity) {
-  const auto [at, first] = proven_by_.try_emplace(handle, identity);
-  if (!first)
-    return at->second == identity;
-  if (proven_by_.size() > proven_max_) {
-    std::erase_if(proven_by_, [this](const auto& entry) {
-      LocalQp qp;
-      return !directory_.find(entry.first, qp);
-    });
-    proven_max_ = std::max(proven_max_, 2 * proven_by_.size());
-  }
-  return true;
 }
 
 } // namespace adverb::link

@@ -4,17 +4,16 @@
 
 #include "link/device.h"
 #include "link/links.h"
+#include "link/met_paths.h"
 #include "link/peers.h"
 #include "link/proof.h"
 #include "link/wire.h"
-#include "world/sync.h"
 
 #include <chrono>
 #include <deque>
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -136,8 +135,7 @@ private:
   std::unordered_map<uint64_t, std::shared_ptr<Search>> searches_;
   std::unordered_map<uint64_t, Asked> bound_;
   Claims claims_;
-  mutable Mutex met_lock_;          // a leaf
-  std::set<std::string> met_;       // paths
+  MetPaths met_;
   std::optional<KeyPair> identity_; // once it is needed
 };
 

@@ -26,7 +26,6 @@ using wire::Answer;
 namespace {
 constexpr uint32_t credits_max = UINT16_MAX; // what a frame can say
 constexpr uint32_t message_least = 256;      // as the owner has it
-constexpr size_t met_max = 65536;
 // The first time that an owner has no room it is asked again at once, then after pauses, 14 s in
 // all.
 constexpr unsigned room_tries = 20;
@@ -51,8 +50,7 @@ std::string seeking::path_key(const LocalQp& qp, uint8_t protocol) {
 }
 
 bool Seeker::has_met(const LocalQp& qp, uint8_t protocol) const {
-  const std::lock_guard hold(met_lock_);
-  return met_.contains(seeking::path_key(qp, protocol));
+  return met_.has(seeking::path_key(qp, protocol));
 }
 
 // By packets, if the policy says so of the peer and the owner takes such ones; otherwise as ever.
@@ -207,11 +205,8 @@ void Seeker::on_companion_ack(const std::shared_ptr<Link>& link, const wire::Com
     if (found == link->paths.end() || found->second.channel != asked.lock())
       return;
     found->second.up = refusal == nullptr;
-    if (refusal == nullptr) {
-      const std::lock_guard hold(met_lock_);
-      if (met_.size() < met_max)
-        met_.insert(key);
-    }
+    if (refusal == nullptr)
+      met_.add(key);
     for (const auto& s : std::exchange(found->second.waiting, {}))
       if (s->remote_handle != 0) // else it asks for it once more when it is bound
         finish(s, refusal == nullptr ? Bound{Verdict::adverb,
