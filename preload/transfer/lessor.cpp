@@ -74,6 +74,12 @@ void Lessor::join() {
   joined_ = true;
 }
 
+uint32_t Lessor::new_number() noexcept {
+  while (++next_ == 0 || leases_.contains(next_)) {
+  }
+  return next_;
+}
+
 // It is listed before it counts as out, and looked at once it does: what changes before is seen
 // there, what changes later calls it back.
 uint32_t Lessor::give(std::shared_ptr<registration::Grant> lease) {
@@ -81,10 +87,8 @@ uint32_t Lessor::give(std::shared_ptr<registration::Grant> lease) {
   Leases::iterator at;
   try {
     join();
-    while (++next_ == 0 || leases_.contains(next_)) {
-    }
     const unsigned stripe = memory::stripe_of(lease->from); // its region may have ended since
-    at = leases_.emplace(next_, Lease{lease, stripe}).first;
+    at = leases_.emplace(new_number(), Lease{lease, stripe}).first;
     bytes_ += lease->charged;
     at->second.counted = world_.recalls().out(stripe);
   } catch (...) {
@@ -103,31 +107,28 @@ uint32_t Lessor::give(std::shared_ptr<registration::Grant> lease) {
 uint32_t Lessor::give_view(std::shared_ptr<registration::Grant> view) {
   assert(channel_->progress().lock().held());
   sweep();
+  const auto is_the_same = [&](const auto& entry) {
+    return entry.second.grant->is_view() && entry.second.grant->rkey == view->rkey;
+  };
+  if (leases_.size() >= leases_max || std::ranges::any_of(leases_, is_the_same)) {
+    Regions::revoke(view);
+    return 0;
+  }
+  Leases::iterator at;
   try {
     join();
-    while (++next_ == 0 || leases_.contains(next_)) {
-    }
-    if (leases_.size() < leases_max) {
-      const bool there = std::ranges::any_of(leases_, [&](const auto& entry) {
-        return entry.second.grant->is_view() && entry.second.grant->rkey == view->rkey;
-      });
-      // Its region may have changed since it was made, which told of those that are listed.
-      if (!there && leases_.emplace(next_, Lease{.grant = view, .counted = false}).second &&
-          !view->by->is_good(*view)) {
-        end(leases_.find(next_));
-        return 0;
-      }
-      if (!there) {
-        world_.counters.count(Counter::responder_views);
-        return next_;
-      }
-    }
+    at = leases_.emplace(new_number(), Lease{.grant = view, .counted = false}).first;
   } catch (...) {
     Regions::revoke(view);
     throw;
   }
-  Regions::revoke(view);
-  return 0;
+  // Its region may have changed since it was made, which told of those that are listed.
+  if (!view->by->is_good(*view)) {
+    end(at);
+    return 0;
+  }
+  world_.counters.count(Counter::responder_views);
+  return at->first;
 }
 
 void Lessor::end(Leases::iterator at) {

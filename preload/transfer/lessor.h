@@ -78,6 +78,7 @@ private:
     bool counted = true; // as out there
   };
   using Leases = std::unordered_map<uint32_t, Lease>;
+  uint32_t new_number() noexcept;
   void end(Leases::iterator at);
   void call_back(std::span<const uint32_t> numbers);
   void join();

@@ -128,7 +128,7 @@ void NpRead::landed(Request& r) {
       parts = look(r, *view.pattern);
       of->met(view, !parts.empty(), seat_.world.clock.now());
     } else if (r.result.wc.status == IBV_WC_REM_ACCESS_ERR) {
-      of->distrust(view); // its region has changed, and the owner could not say so in time
+      of->distrust(view); // its region has ended, or is another domain's now
     }
     uses_.end(r);
     if (!parts.empty())

@@ -7,6 +7,8 @@
 #include <catch2/catch.hpp>
 
 #include <array>
+#include <memory>
+#include <vector>
 
 #include <infiniband/verbs.h>
 
@@ -337,6 +339,29 @@ TEST_CASE("what is called back is used by nobody new, and is back with the end o
   leases.done(*again);
   CHECK(back == 1);
   CHECK_FALSE(leases.any());
+}
+
+TEST_CASE("a view that the owner's device refuses is used by nobody new, and is given back") {
+  Leases leases;
+  Lease view = part(1, 0x1000, 0x1000, IBV_ACCESS_REMOTE_READ);
+  view.pattern = std::make_shared<const adverb::registration::Pattern>();
+  leases.add(view);
+  Lease* const used = leases.use_view(key, 0x1000, 8, 0s);
+  Lease* const again = leases.use_view(key, 0x1100, 8, 0s);
+  REQUIRE(used != nullptr);
+  REQUIRE(again == used);
+  leases.distrust(*used);
+  leases.distrust(*again); // both READs were refused
+  CHECK_FALSE(leases.any_views());
+  CHECK(leases.use_view(key, 0x1000, 8, 0s) == nullptr);
+  std::vector<uint32_t> given_up;
+  leases.take_given_up(given_up);
+  CHECK(given_up == std::vector{1U}); // once
+  leases.done(*used);
+  leases.done(*again);
+  view.number = 2;
+  CHECK(leases.add(view));
+  CHECK(leases.use_view(key, 0x1000, 8, 0s) != nullptr);
 }
 
 TEST_CASE("what no request has used for a term is given back, and nothing that one uses") {
