@@ -191,18 +191,18 @@ int Cq::translate(ibv_wc* wc, int n, int count) {
   return n;
 }
 
-// Holds poll_lock_, and lets it go. Of `count` the first `bare` were that, and of the last of these
-// its queue is to be `told`; the rest may be anything.
-int Cq::poll_other(int entries, ibv_wc* wc, int bare, bool told, int count) {
+// Holds poll_lock_, and lets it go. The first `passthrough` of `count` are that, and if `told`,
+// the queue pair of the last of these is to be told; the rest may be anything.
+int Cq::poll_other(int entries, ibv_wc* wc, int passthrough, bool told, int count) {
   const NoCancel whole; // what waits for these is posted, and registered for
-  int n = bare;
+  int n = passthrough;
   bool look = false;
   {
     const std::lock_guard hold(poll_lock_, std::adopt_lock);
     if (told)
-      users_.find(wc[bare - 1].qp_num)->bare_landed();
-    if (bare != count)
-      n = translate(wc, bare, count);
+      users_.find(wc[passthrough - 1].qp_num)->passthrough_landed();
+    if (passthrough != count)
+      n = translate(wc, passthrough, count);
     if (n != entries && (count == entries || !none_ready()))
       n = poll_further(entries, wc, n);
     look = n == 0 || (n > 0 && look_now());
@@ -220,8 +220,8 @@ inline bool Cq::look_now() noexcept {
   return (found_ += 256 / seldom) == 0;
 }
 
-// Those at the front that went bare and have succeeded are the program's as they are, and nothing
-// on their way throws: what takes more is a call that is the last.
+// Those at the front that passed through and have succeeded are the program's as they are, and
+// nothing on their way throws: what takes more is a call that is the last.
 int Cq::poll(int entries, ibv_wc* wc) {
   poll_lock_.lock();
   const int got = poll_cq_(cq_, entries, wc);
@@ -234,13 +234,13 @@ int Cq::poll(int entries, ibv_wc* wc) {
   }
   int n = 0;
   do {
-    if (wc[n].status != IBV_WC_SUCCESS || !is_bare(wc[n].wr_id)) [[unlikely]]
+    if (wc[n].status != IBV_WC_SUCCESS || !is_passthrough(wc[n].wr_id)) [[unlikely]]
       return poll_other(entries, wc, n, false, got);
     const CqUsers::Recent& user = users_.recent(wc[n].qp_num);
     if (user.qpn != wc[n].qp_num) [[unlikely]]
       return poll_other(entries, wc, n, false, got);
     ++n;
-    if (!user.bare->on_completion_polled()) [[unlikely]]
+    if (!user.passthrough->on_completion_polled()) [[unlikely]]
       return poll_other(entries, wc, n, true, got);
   } while (n != got);
   if (got != entries && !none_ready()) [[unlikely]]

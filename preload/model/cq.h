@@ -108,7 +108,7 @@ private:
   // poll_lock_ held, as of all that follow.
   int translate(ibv_wc* wc, int from, int count);
   int poll_further(int entries, ibv_wc* wc, int have);
-  [[gnu::noinline]] int poll_other(int entries, ibv_wc* wc, int bare, bool told, int count);
+  [[gnu::noinline]] int poll_other(int entries, ibv_wc* wc, int passthrough, bool told, int count);
   bool look_now() noexcept;
   [[gnu::noinline]] int look_for_messages(int entries, ibv_wc* wc, int n); // no lock held
   void pass_marker_on();                                                   // poll_lock_ held

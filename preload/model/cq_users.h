@@ -3,7 +3,7 @@
 // completion is of.
 #pragma once
 
-#include "queue/bare.h"
+#include "queue/passthrough.h"
 #include "steering/completion.h"
 
 #include <algorithm>
@@ -25,11 +25,13 @@ class Cq;
 // A queue pair whose completions arrive at a CQ; every call is under the CQ's poll_lock_.
 class CqUser {
 public:
-  CqUser(BareRequests& bare, bool other_number) noexcept : bare(bare), other_number(other_number) {}
-  BareRequests& bare;      // of these only failures are told, and what on_completion_polled() says
+  CqUser(PassthroughSends& passthrough, bool other_number) noexcept
+      : passthrough(passthrough), other_number(other_number) {}
+  // Of these only failures are told, and what on_completion_polled() says.
+  PassthroughSends& passthrough;
   const bool other_number; // its completions may name another queue pair's
   // One of those has succeeded, and is the program's; what is pushed now comes behind it.
-  virtual void bare_landed() = 0;
+  virtual void passthrough_landed() = 0;
 
   // What the program is to get of it is pushed to `cq`.
   virtual void on_completion(const Completion& completion, Cq& cq) = 0;
@@ -63,7 +65,7 @@ public:
       const auto at = all_.find(qpn);
       if (at == all_.end())
         return nullptr;
-      recent = {qpn, at->second, &at->second->bare};
+      recent = {qpn, at->second, &at->second->passthrough};
     }
     return recent.user;
   }
@@ -72,7 +74,7 @@ public:
   struct alignas(32) Recent {
     uint32_t qpn = UINT32_MAX;
     CqUser* user = nullptr;
-    BareRequests* bare = nullptr;
+    PassthroughSends* passthrough = nullptr;
   };
   const Recent& recent(uint32_t qpn) const noexcept { return recent_[qpn % recent_max]; }
   // The one whose request or receive the completion is, which names no number that is known:

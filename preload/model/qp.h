@@ -96,7 +96,7 @@ public:
   // CqUser
   void on_completion(const Completion& completion, Cq& cq) override;
   bool take(ibv_wc& wc, Cq& cq) override;
-  void bare_landed() override;
+  void passthrough_landed() override;
   bool waits_for_completion() override;
   void try_again() override;
   Numbers numbers() override;
@@ -161,7 +161,7 @@ public:
 private:
   bool connected() const noexcept { return type_ == IBV_QPT_RC || type_ == IBV_QPT_UC; }
   Queue::Refused issue(uint64_t from, bool whole = false);
-  bool open_bare();
+  bool open_passthrough();
   bool steers_away(const steering::Request& r, const steering::KeyVerdict& key);
   bool waits_to_be_steered(const steering::Request& r, const steering::Facts& facts) const noexcept;
   void prove_to_steer(const steering::Request& r) noexcept;
@@ -182,7 +182,7 @@ private:
   bool broken(ibv_qp_state now);
   void fell(ibv_qp_state now);
   void receive_failed(bool here);
-  void on_bare_completion(const Completion& completion, Cq& cq);
+  void on_passthrough_completion(const Completion& completion, Cq& cq);
   void learn_length_max();
   ibv_qp_state device_state() const; // IBV_QPS_UNKNOWN if it does not say
   void incarnate();
@@ -216,7 +216,7 @@ private:
   AnyConditionVariable unloaded_;
   steering::Ring ring_;
   steering::Elements elements_;
-  BareRequests bare_;
+  PassthroughSends passthrough_;
   QpLane device_;
   transfer::MessageLane messages_;
   Queue send_;

@@ -17,9 +17,9 @@ bool Qp::take(ibv_wc& wc, Cq& cq) {
     const std::lock_guard hold(lock_);
     // What this queue pair has pushed before is first.
     if (cq.none_ready()) [[likely]] {
-      if (is_bare(wc.wr_id)) {
-        if (!bare_.on_completion_polled())
-          send_.bare_landed();
+      if (is_passthrough(wc.wr_id)) {
+        if (!passthrough_.on_completion_polled())
+          send_.passthrough_landed();
         return true;
       }
       if (send_.complete_direct(wc.wr_id, wc.wr_id)) {
@@ -34,21 +34,21 @@ bool Qp::take(ibv_wc& wc, Cq& cq) {
   return false;
 }
 
-void Qp::bare_landed() {
+void Qp::passthrough_landed() {
   const std::lock_guard hold(lock_);
-  send_.bare_landed();
+  send_.passthrough_landed();
 }
 
 // Of what the device did with the program's own list: the program's as it is, and before whatever
 // it lets go on.
-void Qp::on_bare_completion(const Completion& completion, Cq& cq) {
+void Qp::on_passthrough_completion(const Completion& completion, Cq& cq) {
   Completion c = completion;
   c.wc.qp_num = qpn_;
   cq.push(c);
   if (c.wc.status != IBV_WC_SUCCESS)
-    send_.bare_failed();
-  else if (!bare_.on_completion_polled())
-    send_.bare_landed();
+    send_.passthrough_failed();
+  else if (!passthrough_.on_completion_polled())
+    send_.passthrough_landed();
 }
 
 void Qp::on_completion(const Completion& completion, Cq& cq) {
@@ -59,8 +59,8 @@ void Qp::on_completion(const Completion& completion, Cq& cq) {
     // Where it is not RC devices differ: some stop its requests alone, as they should.
     if (completion.wc.status != IBV_WC_SUCCESS)
       broken(type_ == IBV_QPT_RC || device_state() == IBV_QPS_ERR ? IBV_QPS_ERR : IBV_QPS_SQE);
-    if (is_bare(completion.wc.wr_id))
-      on_bare_completion(completion, cq);
+    if (is_passthrough(completion.wc.wr_id))
+      on_passthrough_completion(completion, cq);
     else
       send_.on_completion(completion);
     return;
@@ -118,7 +118,7 @@ CqUser::Numbers Qp::numbers() {
 }
 
 bool Qp::posted(const ibv_wc& wc) {
-  if (!other_number || is_bare(wc.wr_id))
+  if (!other_number || is_passthrough(wc.wr_id))
     return false;
   const std::lock_guard hold(lock_);
   if ((wc.wr_id & receive_bit) != 0)

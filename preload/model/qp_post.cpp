@@ -27,19 +27,19 @@ Queue::Refused Qp::issue(uint64_t from, bool whole) {
   return refused;
 }
 
-// Nothing on the way of what goes bare throws. Where this is long it is the last call, so that the
-// common case has little to keep.
+// Nothing on the way of what passes through throws. Where this is long it is the last call, so that
+// the common case has little to keep.
 int Qp::post_send(ibv_send_wr* list, ibv_send_wr** bad) {
   if (!lock_.try_lock()) [[unlikely]]
     return post_contended(list, bad);
-  switch (const int rc = bare_.post_plain<false>(list, bad); rc) {
+  switch (const int rc = passthrough_.post_plain<false>(list, bad); rc) {
   [[likely]] case 0:
     return lock_.unlock_and(0);
-  case BareRequests::plain_but_unpinned:
+  case PassthroughSends::plain_but_unpinned:
     return post_unpinned(list, bad);
-  case BareRequests::plain_but_for_key:
+  case PassthroughSends::plain_but_for_key:
     return post_leased(list, bad);
-  case BareRequests::not_plain:
+  case PassthroughSends::not_plain:
     return post_locked(list, bad);
   default:
     return lock_.unlock_and(rc);
@@ -49,14 +49,14 @@ int Qp::post_send(ibv_send_wr* list, ibv_send_wr** bad) {
 // Has got the lock, and lets it go, as the next.
 int Qp::post_unpinned(ibv_send_wr* list, ibv_send_wr** bad) {
   registration::SendSources::Copy copy{};
-  int rc = bare_.post_unpinned(list, bad, copy);
-  if (rc == BareRequests::copied_first) [[likely]] {
+  int rc = passthrough_.post_unpinned(list, bad, copy);
+  if (rc == PassthroughSends::copied_first) [[likely]] {
     lock_.unlock();
     const bool copied = memory::read(copy.to, copy.from, copy.bytes);
     lock_.lock();
-    rc = bare_.post_copied(list, bad, copy, copied);
+    rc = passthrough_.post_copied(list, bad, copy, copied);
   }
-  if (rc == BareRequests::not_plain) [[unlikely]]
+  if (rc == PassthroughSends::not_plain) [[unlikely]]
     return post_locked(list, bad);
   return lock_.unlock_and(rc);
 }
@@ -64,14 +64,14 @@ int Qp::post_unpinned(ibv_send_wr* list, ibv_send_wr** bad) {
 // The same.
 int Qp::post_leased(ibv_send_wr* list, ibv_send_wr** bad) {
   registration::SendSources::Copy copy{};
-  int rc = bare_.post_leased(list, bad, copy);
-  if (rc == BareRequests::copied_first) {
+  int rc = passthrough_.post_leased(list, bad, copy);
+  if (rc == PassthroughSends::copied_first) {
     lock_.unlock();
     const bool copied = memory::read(copy.to, copy.from, copy.bytes);
     lock_.lock();
-    rc = bare_.post_leased_copied(list, bad, copy, copied);
+    rc = passthrough_.post_leased_copied(list, bad, copy, copied);
   }
-  if (rc == BareRequests::not_plain)
+  if (rc == PassthroughSends::not_plain)
     return post_locked(list, bad);
   return lock_.unlock_and(rc);
 }
@@ -82,25 +82,25 @@ int Qp::post_contended(ibv_send_wr* list, ibv_send_wr** bad) {
 }
 
 int Qp::post_locked(ibv_send_wr* list, ibv_send_wr** bad) {
-  const auto post_bare = [&](bool brought_in) {
-    return bare_.open() || open_bare() ? bare_.post(list, bad, brought_in)
-                                       : int{BareRequests::not_bare};
+  const auto post_passthrough = [&](bool brought_in) {
+    return passthrough_.open() || open_passthrough() ? passthrough_.post(list, bad, brought_in)
+                                                     : int{PassthroughSends::not_passthrough};
   };
   if (list != nullptr && context_->regions().has_virtual())
     bring_inline_in(list);
-  int rc = bare_.post_plain<true>(list, bad);
-  if (rc == BareRequests::plain_but_for_key && steering::is_inline(*list)) {
+  int rc = passthrough_.post_plain<true>(list, bad);
+  if (rc == PassthroughSends::plain_but_for_key && steering::is_inline(*list)) {
     registration::SendSources::Copy none{}; // its bytes are read as it is posted
-    rc = bare_.post_leased(list, bad, none);
+    rc = passthrough_.post_leased(list, bad, none);
   }
-  if (rc == BareRequests::not_plain || rc == BareRequests::plain_but_unpinned ||
-      rc == BareRequests::plain_but_for_key)
-    rc = post_bare(false);
-  if (rc == BareRequests::pages_first || rc == BareRequests::not_bare) [[unlikely]] {
+  if (rc == PassthroughSends::not_plain || rc == PassthroughSends::plain_but_unpinned ||
+      rc == PassthroughSends::plain_but_for_key)
+    rc = post_passthrough(false);
+  if (rc == PassthroughSends::pages_first || rc == PassthroughSends::not_passthrough) [[unlikely]] {
     bring_in(list);
-    if (rc == BareRequests::pages_first)
-      rc = post_bare(true);
-    if (rc == BareRequests::not_bare)
+    if (rc == PassthroughSends::pages_first)
+      rc = post_passthrough(true);
+    if (rc == PassthroughSends::not_passthrough)
       return post_by_ring(list, bad);
   }
   lock_.unlock();
@@ -108,8 +108,8 @@ int Qp::post_locked(ibv_send_wr* list, ibv_send_wr** bad) {
 }
 
 // With windows of type 1 the provider gets lists in pieces, cut by writing to them.
-bool Qp::open_bare() {
-  return state_ >= IBV_QPS_RTS && !binds_ && send_.open_bare();
+bool Qp::open_passthrough() {
+  return state_ >= IBV_QPS_RTS && !binds_ && send_.open_passthrough();
 }
 
 // What is slow to come keeps nobody waiting but who posts it.
@@ -289,7 +289,7 @@ void Qp::abort() {
   building_.unlock();
 }
 
-// Not bare, where each nanosecond counts.
+// Not for passthrough, where each nanosecond counts.
 int Qp::post_send_to_provider(ibv_send_wr* list, ibv_send_wr** bad) {
   const NoCancel whole;
   const provider::Inside inside;

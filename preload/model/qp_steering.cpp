@@ -59,7 +59,7 @@ void Qp::begin_steering() noexcept {
   in6_addr address{};
   memcpy(&address, attr_.ah_attr.grh.dgid.raw, sizeof address);
   serves_none_ = false;
-  bare_.steer_by(nullptr);
+  passthrough_.steer_by(nullptr);
   steer_.reset();
   by_packets_ = false;
   if (messages_.lossy()) // one without an answer could be carried out twice
@@ -75,7 +75,7 @@ void Qp::begin_steering() noexcept {
     steer_ = std::make_unique<steering::Steer>(std::move(rules), world().clock,
                                                static_cast<uint32_t>(ring_.capacity()),
                                                &world().trace, qpn_);
-    bare_.steer_by(steer_.get());
+    passthrough_.steer_by(steer_.get());
   } catch (const std::bad_alloc&) { // the device carries all
     world().counters.count(observe::Counter::exceptions_caught);
   }

@@ -2,11 +2,10 @@
 // The short ways of what the device takes as it stands: no region, no key of adverb's is named.
 //
 // While the ring is empty the program's list itself goes to the device, under the program's
-// numbers:
-// **bare**. Its completions are the program's as they come, and the device's lane knows by counting
-// what is with the device. So nothing of it is kept, and nothing has to be: whatever happens to a
-// bare request happens at the device, and what adverb does with requests behind it waits, by the
-// rule of lane.h, until none is there.
+// numbers: **passthrough**. Its completions are the program's as they come, and the device's lane
+// knows by counting what is with the device. So nothing of it is kept, and nothing has to be:
+// whatever happens to a passthrough request happens at the device, and what adverb does with
+// requests behind it waits, by the rule of lane.h, until none is there.
 //
 // While other requests of the device's are in the ring, one goes by it but begins there posted,
 // **direct**: without a copy of its elements, a choice, a turn.
@@ -19,29 +18,29 @@ namespace adverb::queue {
 using steering::Order;
 using steering::Request;
 
-bool Queue::open_bare() noexcept {
+bool Queue::open_passthrough() noexcept {
   // With order "relaxed" a WRITE that another lane carries could complete before one of these.
   return mode_ == Mode::open && gate_ == Gate::open && ring_.empty() && order_ == Order::strict &&
-         device_.open_bare();
+         device_.open_passthrough();
 }
 
 // What is behind it in the ring, and not with the device yet, is flushed.
-void Queue::bare_failed() {
-  close_bare();
-  bare_.on_failed();
-  device_.bare_landed();
+void Queue::passthrough_failed() {
+  close_passthrough();
+  passthrough_.on_failed();
+  device_.passthrough_landed();
   fail();
 }
 
 Queue::Refused Queue::post_direct(ibv_send_wr*& list) {
   if (mode_ != Mode::open || gate_ != Gate::open || !all_issued() || elements_.lands_apart())
     return {};
-  close_bare();
+  close_passthrough();
   for (const steering::Lane* const lane : lanes_)
     if (lane->busy())
       return {};
   const uint64_t from = ring_.tail();
-  for (uint64_t left = room(); left != 0 && list != nullptr && bare_.stands(*list);
+  for (uint64_t left = room(); left != 0 && list != nullptr && passthrough_.stands(*list);
        --left, list = list->next) {
     const bool follows =
         (list->send_flags & IBV_SEND_FENCE) != 0 || steering::reads_remote(list->opcode);

@@ -12,9 +12,9 @@
 namespace adverb::queue {
 
 using observe::Counter;
+using steering::Disposition;
 using steering::Event;
 using steering::Fault;
-using steering::Hand;
 using steering::Request;
 using steering::Stage;
 using steering::Unasked;
@@ -30,7 +30,7 @@ void Queue::rewind(uint64_t seq) {
       way->cut(seq);
   for (uint64_t s = std::max(seq, ring_.head()); s < ring_.tail(); ++s) {
     Request& r = ring_.at(s);
-    if (r.stage == Stage::posted || r.stage == Stage::done || r.hand == Hand::flush)
+    if (r.stage == Stage::posted || r.stage == Stage::done || r.disposition == Disposition::flush)
       continue; // the device has not taken one that it is to flush: that it stays
     r.become(Event::again);
     r.sent = 0;
@@ -48,8 +48,8 @@ void Queue::missed(Request& r) {
   r.missed = true;
   for (uint64_t s = r.seq + 1; s < ring_.tail(); ++s) {
     Request& later = ring_.at(s);
-    later.stale |= later.stage == Stage::posted && later.hand == Hand::way && !later.direct &&
-                   later.wr.opcode == IBV_WR_RDMA_READ;
+    later.stale |= later.stage == Stage::posted && later.disposition == Disposition::way &&
+                   !later.direct && later.wr.opcode == IBV_WR_RDMA_READ;
   }
   next_ = std::min(next_, r.seq);
 }
@@ -58,13 +58,13 @@ void Queue::replay(Request& r, Fault fault) {
   rewind(r.seq);
   // A few bytes of it would be carried out where the key is the device's, or may be.
   if (fault == Fault::peer && (r.unasked == Unasked::sent || r.served != 0) &&
-      r.hand != Hand::replay) {
+      r.disposition != Disposition::replay) {
     r.unasked = Unasked::device;
     world_.counters.count(Counter::replays);
     return;
   }
   r.fault = fault;
-  if (r.hand != Hand::replay)
+  if (r.disposition != Disposition::replay)
     r.become(Event::replay);
 }
 
@@ -171,7 +171,7 @@ Queue::Step Queue::issue_flush(Request& r) {
 
 void Queue::on_completion(const steering::Completion& completion) {
   const uint64_t seq = completion.wc.wr_id & ~marker_bit;
-  close_bare();
+  close_passthrough();
   const QpLane::News news = device_.on_completion(completion);
   next_ = std::min(next_, device_.take_restarted());
   uint64_t announced = UINT64_MAX;
@@ -194,7 +194,7 @@ void Queue::on_completion(const steering::Completion& completion) {
   } else if (news == QpLane::News::landed) {
     announced = seq;
     done_below_ = std::max(done_below_, seq + 1);
-    if (mode_ == Mode::replaying && ring_.at(seq).hand == Hand::replay)
+    if (mode_ == Mode::replaying && ring_.at(seq).disposition == Disposition::replay)
       mode_ = Mode::open;
     if (completion.wc.status != IBV_WC_SUCCESS) {
       mode_ = Mode::failed;
@@ -233,9 +233,9 @@ void Queue::on_keys_ended(std::span<const uint32_t> keys) {
 // the device has to be given every one, and drops them with nobody's knowing: sent to the peer once
 // more over the next link, one could be carried out a second time.
 void Queue::on_gone() {
-  close_bare();
-  bare_.forget_key();
-  bare_.end_leases();
+  close_passthrough();
+  passthrough_.forget_key();
+  passthrough_.end_leases();
   for (const auto& way : ways_)
     if (way)
       way->gone();
@@ -243,7 +243,7 @@ void Queue::on_gone() {
   while (first < ring_.tail() && ring_.at(first).stage != Stage::carried &&
          ring_.at(first).stage != Stage::half)
     ++first;
-  const bool lossy = seat_.messages.lossy();
+  const bool lossy = context_.messages.lossy();
   for (uint64_t s = first; s < ring_.tail() && lossy; ++s)
     if (Request& r = ring_.at(s); r.stage == Stage::carried || r.stage == Stage::half)
       r.unasked = Unasked::device;
@@ -275,14 +275,14 @@ bool Queue::only_steered_reads(uint64_t first) const {
 }
 
 void Queue::fail() {
-  close_bare();
+  close_passthrough();
   mode_ = Mode::failed;
   rewind(ring_.head());
   turn();
 }
 
 void Queue::clear() {
-  bare_.forget_key();
+  passthrough_.forget_key();
   for (uint64_t s = ring_.head(); s < ring_.tail(); ++s)
     if (Request& r = ring_.at(s); r.holding)
       elements_.release(r);

@@ -15,9 +15,9 @@ namespace {
 constexpr size_t batch_max = 16; // more than that is several doorbells
 }
 
-QpLane::QpLane(Device& device, steering::Ring& ring, BareRequests& bare)
-    : device_(device), ring_(ring), bare_(bare), chain_(std::min(batch_max, ring.capacity())),
-      elements_(chain_.size() * ring.sges()) {
+QpLane::QpLane(Device& device, steering::Ring& ring, PassthroughSends& passthrough)
+    : device_(device), ring_(ring), passthrough_(passthrough),
+      chain_(std::min(batch_max, ring.capacity())), elements_(chain_.size() * ring.sges()) {
   room_ = elements_of(0);
 }
 
@@ -194,9 +194,9 @@ int QpLane::post_aside(const Request& next, ibv_send_wr wr) {
 
 QpLane::InFlight QpLane::in_flight() {
   InFlight is;
-  is.reads = (bare_.traits() & steering::trait_read) != 0;
-  is.writes = (bare_.traits() & steering::trait_write) != 0;
-  is.heard = bare_.reports().awaits_report(); // each is followed by another look
+  is.reads = (passthrough_.traits() & steering::trait_read) != 0;
+  is.writes = (passthrough_.traits() & steering::trait_write) != 0;
+  is.heard = passthrough_.reports().awaits_report(); // each is followed by another look
   for (uint64_t s = ring_.head(); s < ring_.tail(); ++s) {
     const Request& r = ring_.at(s);
     if (r.stage != Stage::posted)
@@ -219,8 +219,8 @@ std::optional<ibv_wr_opcode> QpLane::marker_for(const Request& next) {
   if (is.reads)
     return IBV_WR_RDMA_READ;
   // What waits without a fence, or is not to go to the device at all, waits to fail.
-  const bool to_fail =
-      (next.wr.send_flags & IBV_SEND_FENCE) == 0 || next.hand == steering::Hand::replay;
+  const bool to_fail = (next.wr.send_flags & IBV_SEND_FENCE) == 0 ||
+                       next.disposition == steering::Disposition::replay;
   if (is.writes || is.staged || to_fail)
     return IBV_WR_RDMA_WRITE;
   return std::nullopt;
@@ -283,7 +283,7 @@ bool QpLane::land_direct(uint64_t seq) {
   const Request& r = ring_.at(seq);
   if (r.stage != Stage::posted || !r.direct || !r.signaled)
     return false;
-  no_bare_left();
+  no_passthrough_left();
   gave(r.wr.opcode);
   ring_.pop();
   return true;
@@ -299,7 +299,7 @@ QpLane::News QpLane::on_completion(const steering::Completion& completion) {
       return News::none;
     marker_ = Marker::none;
     device_.marker_landed();
-    no_bare_left(); // none went behind it, for what waits for it is in the ring
+    no_passthrough_left(); // none went behind it, for what waits for it is in the ring
     // Those before it that had failed would have said so before it did. Of post_aside() the number
     // is that of the request that waits, which may have been posted since to be flushed.
     const auto after = std::exchange(aside_after_, std::nullopt);
@@ -318,7 +318,7 @@ QpLane::News QpLane::on_completion(const steering::Completion& completion) {
   r.result = completion;
   if (wc.status == IBV_WC_SUCCESS)
     r.result.wc.opcode = steering::completion_opcode(r.wr.opcode);
-  no_bare_left(); // none was posted behind it while it was in the ring
+  no_passthrough_left(); // none was posted behind it while it was in the ring
   land_up_to(seq);
   return News::landed;
 }
@@ -335,8 +335,8 @@ void QpLane::reset() {
   last_ = {};
   refusal_.reset();
   receives_ = 0;
-  bare_unit_.reset(); // gave_all()
-  bare_.reset();
+  passthrough_unit_.reset(); // gave_all()
+  passthrough_.reset();
 }
 
 } // namespace adverb::queue

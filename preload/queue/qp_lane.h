@@ -15,7 +15,7 @@
 // Not thread-safe: the queue pair's lock guards it.
 #pragma once
 
-#include "queue/bare.h"
+#include "queue/passthrough.h"
 #include "steering/lane.h"
 
 #include <optional>
@@ -47,7 +47,7 @@ public:
     ~Device() = default;
   };
 
-  QpLane(Device& device, steering::Ring& ring, BareRequests& bare);
+  QpLane(Device& device, steering::Ring& ring, PassthroughSends& passthrough);
 
   void post(steering::Request& r, const ibv_send_wr& wr, uint32_t elements,
             steering::LaneOwner& owner) override;
@@ -61,7 +61,8 @@ public:
   void want_drained(const steering::Request& next) override;
   // The queue pair is in error, and somebody waits for all that is with the device.
   void want_flushed();
-  // The same where the last one reports, and that would say nothing: bare requests are not counted.
+  // The same where the last one reports, and that would say nothing: passthrough requests are not
+  // counted.
   void want_flushed_uncounted();
   // Somebody waits for the READs and WRITEs that are with the device.
   void want_reported();
@@ -78,7 +79,7 @@ public:
   bool has_later(uint64_t seq) const noexcept {
     return last_.seq > seq && (busy() || marker_ == Marker::out);
   }
-  uint64_t receives() const noexcept override { return receives_ + bare_.receives(); }
+  uint64_t receives() const noexcept override { return receives_ + passthrough_.receives(); }
 
   // The first request that the provider did not take, if any since the last call: it and those
   // behind it are queued again.
@@ -105,35 +106,36 @@ public:
   // A completion of the provider's. For `landed` its request's result is the completion's.
   News on_completion(const steering::Completion& completion);
 
-  // Bare requests are one unit in flight while they may be with the device and their way is closed.
+  // Passthrough requests are one unit in flight while they may be with the device and their way is
+  // closed.
   //
   // False: not while a marker is out, which must not be taken for one behind them.
-  bool open_bare() noexcept {
+  bool open_passthrough() noexcept {
     if (marker_ != Marker::none)
       return false;
-    give_bare_unit();
-    bare_.set_open(true);
+    give_passthrough_unit();
+    passthrough_.set_open(true);
     return true;
   }
-  void close_bare() noexcept {
-    bare_.set_open(false);
-    if (bare_.traits() != 0)
-      last_.signaled = bare_.reports().is_last_signaled();
-    if (bare_.reports().is_pending())
-      took(*(bare_unit_ = bare_unit()));
+  void close_passthrough() noexcept {
+    passthrough_.set_open(false);
+    if (passthrough_.traits() != 0)
+      last_.signaled = passthrough_.reports().is_last_signaled();
+    if (passthrough_.reports().is_pending())
+      took(*(passthrough_unit_ = passthrough_unit()));
     else
-      bare_.forget();
+      passthrough_.forget();
   }
-  // One has succeeded that BareRequests::on_completion_polled() wanted told.
-  void bare_landed() noexcept {
-    bare_.landed();
-    if (!bare_.open() && !bare_.reports().is_pending())
-      no_bare_left();
+  // One has succeeded that PassthroughSends::on_completion_polled() wanted told.
+  void passthrough_landed() noexcept {
+    passthrough_.landed();
+    if (!passthrough_.open() && !passthrough_.reports().is_pending())
+      no_passthrough_left();
   }
   // None is with the device any more.
-  void no_bare_left() noexcept {
-    give_bare_unit();
-    bare_.forget();
+  void no_passthrough_left() noexcept {
+    give_passthrough_unit();
+    passthrough_.forget();
   }
 
   // The same where nothing but its slot is to be seen to: request `seq` has succeeded, and with all
@@ -159,12 +161,12 @@ public:
 
 private:
   // Of the class that must not be passed.
-  ibv_wr_opcode bare_unit() const noexcept {
-    return (bare_.traits() & steering::trait_brings) != 0 ? IBV_WR_RDMA_READ : IBV_WR_SEND;
+  ibv_wr_opcode passthrough_unit() const noexcept {
+    return (passthrough_.traits() & steering::trait_brings) != 0 ? IBV_WR_RDMA_READ : IBV_WR_SEND;
   }
-  void give_bare_unit() noexcept {
-    if (bare_unit_)
-      gave(*std::exchange(bare_unit_, std::nullopt));
+  void give_passthrough_unit() noexcept {
+    if (passthrough_unit_)
+      gave(*std::exchange(passthrough_unit_, std::nullopt));
   }
   struct Last { // posted
     uint64_t seq = 0;
@@ -195,7 +197,7 @@ private:
 
   Device& device_;
   steering::Ring& ring_;
-  BareRequests& bare_;
+  PassthroughSends& passthrough_;
   // The batch: chain and elements, bounded, and large enough for one request.
   std::vector<ibv_send_wr> chain_;
   std::vector<ibv_sge> elements_;
@@ -211,7 +213,7 @@ private:
   std::optional<Refusal> refusal_;
   uint64_t restarted_ = UINT64_MAX;
   uint64_t receives_ = 0;
-  std::optional<ibv_wr_opcode> bare_unit_; // that is in flight
+  std::optional<ibv_wr_opcode> passthrough_unit_; // that is in flight
 };
 
 } // namespace adverb::queue

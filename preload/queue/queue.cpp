@@ -14,18 +14,18 @@ namespace adverb::queue {
 // through it.
 
 using observe::Counter;
+using steering::Disposition;
 using steering::Event;
 using steering::Fault;
 using steering::Fit;
-using steering::Hand;
 using steering::Request;
 using steering::Stage;
 
 Queue::Queue(Parts parts)
     : world_(parts.world), host_(parts.host), ring_(parts.ring), elements_(parts.elements),
-      device_(parts.device), bare_(parts.bare), lanes_(std::move(parts.lanes)), table_(parts.ways),
-      order_(parts.order), by_device_(table_.back()->carried),
-      seat_{world_, ring_, *this, elements_, device_, parts.messages}, ways_(table_.size()),
+      device_(parts.device), passthrough_(parts.passthrough), lanes_(std::move(parts.lanes)),
+      table_(parts.ways), order_(parts.order), by_device_(table_.back()->carried),
+      context_{world_, ring_, *this, elements_, device_, parts.messages}, ways_(table_.size()),
       next_(ring_.tail()) {}
 
 Queue::~Queue() {
@@ -48,7 +48,7 @@ Queue::~Queue() {
     case Fit::yes: {
       auto& way = ways_[choice.index];
       if (!way)
-        way = choice.row->functions.make(seat_);
+        way = choice.row->functions.make(context_);
       r.row = choice.row;
       r.way = way.get();
       r.become(Event::chosen);
@@ -123,17 +123,18 @@ Queue::~Queue() {
     device_.wish();
     return Step::wait;
   }
-  if (r.hand == Hand::none) {
+  if (r.disposition == Disposition::none) {
     // To find out may have put what is before it out, and some of that was not taken.
     if (!choose_way(r) || device_.refused())
       return Step::wait;
-  } else if (r.hand == Hand::way && r.stage == Stage::queued && r.epoch != host_.epoch(r)) {
+  } else if (r.disposition == Disposition::way && r.stage == Stage::queued &&
+             r.epoch != host_.epoch(r)) {
     // Chosen earlier, by what is no longer so. What has begun goes on as it was begun.
     world_.counters.count(Counter::posts_chosen_again);
     r.become(Event::again);
     return Step::changed;
   }
-  return r.hand == Hand::replay ? issue_replay(r, why) : issue_by_way(r, why);
+  return r.disposition == Disposition::replay ? issue_replay(r, why) : issue_by_way(r, why);
 }
 
 // Memory may be short where a way or a lane makes something. What has begun is tried again.
@@ -179,7 +180,7 @@ void Queue::refuse(Request& r, int why, Refused& refused, const Posting& posting
 Queue::Refused Queue::turn(uint64_t sync, bool whole) {
   assert(next_ >= ring_.head());
   const Posting posting{sync, whole};
-  close_bare();
+  close_passthrough();
   device_.forget_wish();
   Refused refused;
   do {
@@ -215,11 +216,11 @@ Queue::Refused Queue::turn(uint64_t sync, bool whole) {
   // A program may look at its memory rather than poll.
   if (elements_.lands_apart() && device_.busy() && gate_ != Gate::stopped)
     device_.wish_in_time();
-  if (bare_wished_ && gate_ != Gate::stopped) [[unlikely]] {
-    bare_wished_ = bare_.used_until(bare_report_);
-    if (bare_wished_ && mode_ == Mode::failed && bare_.is_uncounted())
+  if (passthrough_wished_ && gate_ != Gate::stopped) [[unlikely]] {
+    passthrough_wished_ = passthrough_.used_until(passthrough_report_);
+    if (passthrough_wished_ && mode_ == Mode::failed && passthrough_.is_uncounted())
       device_.want_flushed_uncounted();
-    else if (bare_wished_)
+    else if (passthrough_wished_)
       device_.wish(); // each of them reports
   }
   // Nothing else may tell what the device had done by then.
@@ -263,14 +264,14 @@ void Queue::tell_idle() {
 }
 
 void Queue::pause(bool on) noexcept {
-  close_bare();
+  close_passthrough();
   Gate& gate = gate_ == Gate::stopped ? gate_before_stop_ : gate_;
   gate = on ? Gate::paused : Gate::open;
 }
 
 void Queue::stop() noexcept {
-  close_bare();
-  bare_.forget_key();
+  close_passthrough();
+  passthrough_.forget_key();
   if (gate_ != Gate::stopped)
     gate_before_stop_ = std::exchange(gate_, Gate::stopped);
 }

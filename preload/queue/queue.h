@@ -52,7 +52,7 @@ protected:
   ~QueueHost() = default;
 };
 
-class Queue final : public steering::Carrier, public steering::LaneOwner {
+class Queue final : public steering::QueueCallbacks, public steering::LaneOwner {
 public:
   struct Parts {
     World& world;
@@ -60,9 +60,9 @@ public:
     steering::Ring& ring;
     steering::Elements& elements;
     QpLane& device;
-    BareRequests& bare;
+    PassthroughSends& passthrough;
     // The lanes beside the device's that ways share, and what the ways that use them need. Ways may
-    // open others (steering::Carrier::open_lane()).
+    // open others (steering::QueueCallbacks::open_lane()).
     std::vector<steering::Lane*> lanes;
     transfer::MessageLane& messages;
     steering::WayTable ways;
@@ -85,17 +85,18 @@ public:
 
   // The short ways, which most posts take (queue_direct.cpp).
   //
-  // Whether lists may go bare (BareRequests::post()) again, from here on. All else here closes that
-  // way.
-  bool open_bare() noexcept;
-  // One that went so has succeeded, and BareRequests::on_completion_polled() wanted it told; or it
-  // has failed.
-  void bare_landed() {
-    device_.bare_landed();
-    if (!all_issued() || (bare_wished_ && !bare_.used_until(bare_report_))) [[unlikely]]
+  // Whether lists may pass through (PassthroughSends::post()) again, from here on. All else here
+  // closes that way.
+  bool open_passthrough() noexcept;
+  // One that went so has succeeded, and PassthroughSends::on_completion_polled() wanted it told; or
+  // it has failed.
+  void passthrough_landed() {
+    device_.passthrough_landed();
+    if (!all_issued() || (passthrough_wished_ && !passthrough_.used_until(passthrough_report_)))
+        [[unlikely]]
       turn();
   }
-  void bare_failed();
+  void passthrough_failed();
 
   // Posts what stands at the front of `list` and goes to the device as it stands, and moves `list`
   // behind that.
@@ -110,8 +111,8 @@ public:
   // What is with the device is to be known to be complete as soon as it is.
   void have_reported() {
     report_below_ = ring_.tail();
-    if ((bare_wished_ = bare_.uses_leases()))
-      bare_report_ = bare_.last_use();
+    if ((passthrough_wished_ = passthrough_.uses_leases()))
+      passthrough_report_ = passthrough_.last_use();
     turn();
   }
   // The same of what is to be brought to its place by whoever takes completions, for the program
@@ -121,10 +122,10 @@ public:
       device_.want_brought();
     turn();
   }
-  // What was found of the last key that a bare request has named.
+  // What was found of the last key that a passthrough request has named.
   void forget_key() {
-    close_bare();
-    bare_.forget_key();
+    close_passthrough();
+    passthrough_.forget_key();
   }
   // The link of the software lanes is gone: what they carried is given to the device, whose timers
   // and NAKs tell a dead peer from one that lives. What the device would carry out fails.
@@ -133,9 +134,9 @@ public:
   // The queue pair went to ERR; and back from SQE to RTS.
   void fail();
   void recover() noexcept {
-    close_bare();
+    close_passthrough();
     mode_ = Mode::open;
-    device_.no_bare_left();
+    device_.no_passthrough_left();
     error_left_ = false;
     flushed_from_ = UINT64_MAX;
     cause_ = IBV_WC_SUCCESS;
@@ -158,7 +159,7 @@ public:
   uint64_t unissued() const noexcept { return ring_.tail() - next_; }
   bool all_issued() const noexcept { return unissued() == 0; }
 
-  // steering::Carrier
+  // steering::QueueCallbacks
   void done(steering::Request& r) override;
   void next(steering::Request& r) override;
   void again(steering::Request& r) override;
@@ -211,14 +212,14 @@ private:
   // So many more may be outstanding. What is accepted here while the device has as many as it takes
   // could not be issued. A queue pair that never waits has no marker, and its provider judges.
   uint64_t room() noexcept {
-    const uint64_t outstanding = ring_.tail() - ring_.head() + bare_.outstanding();
+    const uint64_t outstanding = ring_.tail() - ring_.head() + passthrough_.outstanding();
     return !ring_.connected()               ? UINT64_MAX
            : outstanding < ring_.capacity() ? ring_.capacity() - outstanding
                                             : 0;
   }
-  void close_bare() noexcept {
-    if (bare_.open())
-      device_.close_bare();
+  void close_passthrough() noexcept {
+    if (passthrough_.open())
+      device_.close_passthrough();
   }
 
   World& world_;
@@ -226,20 +227,21 @@ private:
   steering::Ring& ring_;
   steering::Elements& elements_;
   QpLane& device_;
-  BareRequests& bare_;
+  PassthroughSends& passthrough_;
   std::vector<steering::Lane*> lanes_;
   const steering::WayTable table_;
   const steering::Order order_;
   const observe::Counter by_device_; // how many the device's own way carried
-  steering::Seat seat_;
+  steering::WayContext context_;
   std::vector<std::unique_ptr<steering::Way>> ways_; // by their place in the table
 
   uint64_t next_;             // to issue
   uint64_t done_below_ = 0;   // none from here on is done
   bool error_left_ = false;   // a completion in error has
   uint64_t report_below_ = 0; // what is with the device of those below is to be reported
-  bool bare_wished_ = false;  // and of leases that bare ones use, up to this one's report
-  uint32_t bare_report_ = 0;
+  bool passthrough_wished_ =
+      false; // and of leases that passthrough ones use, up to this one's report
+  uint32_t passthrough_report_ = 0;
   bool undelivered_ = false; // of the completion that is being looked at
   // Behind one that could not be delivered the device went on, which knew nothing of that.
   uint64_t flushed_from_ = UINT64_MAX;

@@ -2,8 +2,8 @@
 // A posted work request, from post to completion, and the ring that keeps a queue pair's in posting
 // order.
 //
-// Where a request is says its stage, who carries it its hand; which stage and hand may follow which
-// is the table in stages.h. The ring owns what the program may take back as soon as its post
+// A request's stage says where it is, its disposition what carries it. The table in stages.h says
+// which of them may follow which. The ring owns what the program may take back as soon as its post
 // returns: the list of elements and inline bytes.
 //
 // Not thread-safe: the queue pair's lock guards it.
@@ -43,14 +43,14 @@ enum class Unasked : uint8_t {
 
 #ifdef ADVERB_WATCH_EVENTS
 // Of a test that wants to know which rows of the table it has walked.
-void watch_event(Stage stage, Hand hand, Event event) noexcept;
+void watch_event(Stage stage, Disposition disposition, Event event) noexcept;
 #endif
 
 struct Request {
   uint64_t seq = 0; // its place in the queue pair's posts
   Stage stage = Stage::queued;
-  Hand hand = Hand::none;
-  Fault fault = Fault::peer; // Hand::replay
+  Disposition disposition = Disposition::none;
+  Fault fault = Fault::peer; // Disposition::replay
   bool signaled = false;
   bool holding = false; // some element stands in staging or a window
   // The device has it as the program posted it. Nobody owns it, and of `wr` only what its
@@ -70,7 +70,7 @@ struct Request {
   bool in_place = false;       // no element is to be copied: the device reads or writes it itself
   uint32_t epoch = 0;          // of what was known when the way was chosen
   uint32_t served = 0;         // key by which the peer's CPU is asked; 0: the request's own
-  const WayRow* row = nullptr; // Hand::way
+  const WayRow* row = nullptr; // Disposition::way
   Way* way = nullptr;
   LaneOwner* owner = nullptr; // who hears what becomes of it; the lane's to set
   // Zero when a way is chosen. Of the way that carries it:
@@ -93,7 +93,7 @@ struct Request {
     signaled = holding = direct = in_place = flawed = asked = false;
     apart = missed = stale = no_view = false;
     stage = Stage::queued;
-    hand = Hand::none;
+    disposition = Disposition::none;
     unasked = Unasked::no;
     row = nullptr;
     way = nullptr;
@@ -105,7 +105,7 @@ struct Request {
   void start_direct(uint64_t at, const ibv_send_wr& posted, bool reports) noexcept {
     seq = at;
     stage = Stage::posted;
-    hand = Hand::way;
+    disposition = Disposition::way;
     signaled = reports;
     holding = false;
     direct = true;
@@ -118,15 +118,15 @@ struct Request {
 
   // Moves on by the table; what the table does not have is a mistake of ours.
   void become(Event event) noexcept {
-    const Place to = next(stage, hand, event);
+    const Place to = next(stage, disposition, event);
     assert(to.legal());
 #ifdef ADVERB_WATCH_EVENTS
-    watch_event(stage, hand, event);
+    watch_event(stage, disposition, event);
 #endif
     stage = to.stage;
-    hand = to.hand;
+    disposition = to.disposition;
   }
-  bool may(Event event) const noexcept { return next(stage, hand, event).legal(); }
+  bool may(Event event) const noexcept { return next(stage, disposition, event).legal(); }
 };
 
 class Ring {

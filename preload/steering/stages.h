@@ -18,7 +18,7 @@ enum class Stage : uint8_t {
   done,    // its result is known; it leaves in posting order
 };
 
-enum class Hand : uint8_t {
+enum class Disposition : uint8_t {
   none,   // not chosen yet
   way,    // the way it was chosen for
   replay, // posted so that the device itself makes the error
@@ -41,89 +41,91 @@ enum class Event : uint8_t {
 };
 
 inline constexpr size_t stages = 5;
-inline constexpr size_t hands = 4;
+inline constexpr size_t dispositions = 4;
 inline constexpr size_t events = 12;
 
 inline constexpr std::array<std::string_view, stages> stage_names{"queued", "carried", "half",
                                                                   "posted", "done"};
-inline constexpr std::array<std::string_view, hands> hand_names{"none", "way", "replay", "flush"};
+inline constexpr std::array<std::string_view, dispositions> disposition_names{"none", "way",
+                                                                              "replay", "flush"};
 inline constexpr std::array<std::string_view, events> event_names{
     "chosen",   "sent",  "half",   "posted", "refused", "landed",
     "finished", "again", "replay", "fail",   "spoiled", "missed"};
 
 struct alignas(4) Place {
   Stage stage{};
-  Hand hand{};
+  Disposition disposition{};
   bool known = false;
   constexpr bool legal() const noexcept { return known; }
 };
 
 struct Row {
   Stage stage;
-  Hand hand;
+  Disposition disposition;
   Event event;
   Stage to_stage;
-  Hand to_hand;
+  Disposition to_disposition;
 };
 
 inline constexpr Row table[] = {
-    {Stage::queued, Hand::none, Event::chosen, Stage::queued, Hand::way},
-    {Stage::queued, Hand::none, Event::again, Stage::queued, Hand::none},
-    {Stage::queued, Hand::none, Event::replay, Stage::queued, Hand::replay},
-    {Stage::queued, Hand::none, Event::fail, Stage::queued, Hand::flush},
-    {Stage::queued, Hand::none, Event::spoiled, Stage::done, Hand::none},
+    {Stage::queued, Disposition::none, Event::chosen, Stage::queued, Disposition::way},
+    {Stage::queued, Disposition::none, Event::again, Stage::queued, Disposition::none},
+    {Stage::queued, Disposition::none, Event::replay, Stage::queued, Disposition::replay},
+    {Stage::queued, Disposition::none, Event::fail, Stage::queued, Disposition::flush},
+    {Stage::queued, Disposition::none, Event::spoiled, Stage::done, Disposition::none},
 
-    {Stage::queued, Hand::way, Event::sent, Stage::carried, Hand::way},
-    {Stage::queued, Hand::way, Event::posted, Stage::posted, Hand::way},
-    {Stage::queued, Hand::way, Event::again, Stage::queued, Hand::none},
-    {Stage::queued, Hand::way, Event::fail, Stage::queued, Hand::flush},
-    {Stage::queued, Hand::way, Event::spoiled, Stage::done, Hand::way},
+    {Stage::queued, Disposition::way, Event::sent, Stage::carried, Disposition::way},
+    {Stage::queued, Disposition::way, Event::posted, Stage::posted, Disposition::way},
+    {Stage::queued, Disposition::way, Event::again, Stage::queued, Disposition::none},
+    {Stage::queued, Disposition::way, Event::fail, Stage::queued, Disposition::flush},
+    {Stage::queued, Disposition::way, Event::spoiled, Stage::done, Disposition::way},
 
-    {Stage::queued, Hand::replay, Event::posted, Stage::posted, Hand::replay},
-    {Stage::queued, Hand::replay, Event::again, Stage::queued, Hand::replay},
-    {Stage::queued, Hand::replay, Event::fail, Stage::queued, Hand::flush},
-    {Stage::queued, Hand::replay, Event::spoiled, Stage::done, Hand::replay},
+    {Stage::queued, Disposition::replay, Event::posted, Stage::posted, Disposition::replay},
+    {Stage::queued, Disposition::replay, Event::again, Stage::queued, Disposition::replay},
+    {Stage::queued, Disposition::replay, Event::fail, Stage::queued, Disposition::flush},
+    {Stage::queued, Disposition::replay, Event::spoiled, Stage::done, Disposition::replay},
 
-    {Stage::queued, Hand::flush, Event::posted, Stage::posted, Hand::flush},
-    {Stage::queued, Hand::flush, Event::fail, Stage::queued, Hand::flush},
-    {Stage::queued, Hand::flush, Event::spoiled, Stage::done, Hand::flush},
+    {Stage::queued, Disposition::flush, Event::posted, Stage::posted, Disposition::flush},
+    {Stage::queued, Disposition::flush, Event::fail, Stage::queued, Disposition::flush},
+    {Stage::queued, Disposition::flush, Event::spoiled, Stage::done, Disposition::flush},
 
-    {Stage::carried, Hand::way, Event::sent, Stage::carried, Hand::way},
-    {Stage::carried, Hand::way, Event::half, Stage::half, Hand::way},
-    {Stage::carried, Hand::way, Event::finished, Stage::done, Hand::way},
-    {Stage::carried, Hand::way, Event::again, Stage::queued, Hand::none},
+    {Stage::carried, Disposition::way, Event::sent, Stage::carried, Disposition::way},
+    {Stage::carried, Disposition::way, Event::half, Stage::half, Disposition::way},
+    {Stage::carried, Disposition::way, Event::finished, Stage::done, Disposition::way},
+    {Stage::carried, Disposition::way, Event::again, Stage::queued, Disposition::none},
 
-    {Stage::half, Hand::way, Event::posted, Stage::posted, Hand::way},
-    {Stage::half, Hand::way, Event::again, Stage::queued, Hand::none},
+    {Stage::half, Disposition::way, Event::posted, Stage::posted, Disposition::way},
+    {Stage::half, Disposition::way, Event::again, Stage::queued, Disposition::none},
 
-    {Stage::posted, Hand::way, Event::refused, Stage::queued, Hand::way},
-    {Stage::posted, Hand::way, Event::landed, Stage::done, Hand::way},
-    {Stage::posted, Hand::replay, Event::refused, Stage::queued, Hand::replay},
-    {Stage::posted, Hand::replay, Event::landed, Stage::done, Hand::replay},
-    {Stage::posted, Hand::flush, Event::refused, Stage::queued, Hand::flush},
-    {Stage::posted, Hand::flush, Event::landed, Stage::done, Hand::flush},
+    {Stage::posted, Disposition::way, Event::refused, Stage::queued, Disposition::way},
+    {Stage::posted, Disposition::way, Event::landed, Stage::done, Disposition::way},
+    {Stage::posted, Disposition::replay, Event::refused, Stage::queued, Disposition::replay},
+    {Stage::posted, Disposition::replay, Event::landed, Stage::done, Disposition::replay},
+    {Stage::posted, Disposition::flush, Event::refused, Stage::queued, Disposition::flush},
+    {Stage::posted, Disposition::flush, Event::landed, Stage::done, Disposition::flush},
 
-    {Stage::done, Hand::way, Event::missed, Stage::carried, Hand::way},
-    {Stage::done, Hand::way, Event::again, Stage::queued, Hand::none},
+    {Stage::done, Disposition::way, Event::missed, Stage::carried, Disposition::way},
+    {Stage::done, Disposition::way, Event::again, Stage::queued, Disposition::none},
 };
 
 namespace detail {
-constexpr size_t index(Stage stage, Hand hand, Event event) noexcept {
-  return (static_cast<size_t>(event) * stages + static_cast<size_t>(stage)) * hands +
-         static_cast<size_t>(hand);
+constexpr size_t index(Stage stage, Disposition disposition, Event event) noexcept {
+  return (static_cast<size_t>(event) * stages + static_cast<size_t>(stage)) * dispositions +
+         static_cast<size_t>(disposition);
 }
 consteval auto index_table() {
-  std::array<Place, stages * hands * events> all{};
+  std::array<Place, stages * dispositions * events> all{};
   for (const Row& row : table)
-    all[index(row.stage, row.hand, row.event)] = {row.to_stage, row.to_hand, true};
+    all[index(row.stage, row.disposition, row.event)] = {row.to_stage, row.to_disposition, true};
   return all;
 }
 inline constexpr auto places = index_table();
 } // namespace detail
 
-// What `event` makes of a request at (stage, hand); not legal() when the table has no such row.
-constexpr Place next(Stage stage, Hand hand, Event event) noexcept {
-  return detail::places[detail::index(stage, hand, event)];
+// What `event` makes of a request at (stage, disposition); not legal() when the table has no such
+// row.
+constexpr Place next(Stage stage, Disposition disposition, Event event) noexcept {
+  return detail::places[detail::index(stage, disposition, event)];
 }
 
 } // namespace adverb::steering

@@ -28,42 +28,43 @@ Fit by_virtual_key(const Facts& facts) noexcept {
   return facts.key.kind == KeyVerdict::Kind::virtual_key ? Fit::yes : Fit::no;
 }
 
-Step post_with_elements(Seat& seat, Request& r, const ibv_send_wr& wr, LaneOwner& owner, int& why) {
+Step post_with_elements(WayContext& context, Request& r, const ibv_send_wr& wr, LaneOwner& owner,
+                        int& why) {
   uint32_t used = 0;
   // What a fenced message behind it waits for, nothing might tell that it is here (qp_lane.h).
   // And of a result's element only the first 8 bytes are written.
   r.in_place |= is_atomic(r.wr.opcode) && (!r.signaled || r.length != 8);
-  why = seat.elements.lend_to_device(r, seat.device.room(), used);
+  why = context.elements.lend_to_device(r, context.device.room(), used);
   if (why == ENOMEM && is_atomic(r.wr.opcode) && r.length == 8) [[unlikely]] {
     r.in_place = false;
-    why = seat.elements.lend_to_device(r, seat.device.room(), used);
+    why = context.elements.lend_to_device(r, context.device.room(), used);
   }
   if (why != 0)
     return Step::refused;
-  if (reads_remote(r.wr.opcode) && seat.elements.copies_in() && seat.elements.overtakes(r))
+  if (reads_remote(r.wr.opcode) && context.elements.copies_in() && context.elements.overtakes(r))
       [[unlikely]] {
-    seat.elements.release(r);
-    seat.device.want_brought();
+    context.elements.release(r);
+    context.device.want_brought();
     return Step::wait;
   }
-  seat.device.post(r, wr, used, owner);
+  context.device.post(r, wr, used, owner);
   return Step::issued;
 }
 
-void end_of_device_part(Seat& seat, Request& r) {
+void end_of_device_part(WayContext& context, Request& r) {
   if (!r.holding)
     return;
   if (r.result.wc.status == IBV_WC_SUCCESS && reads_remote(r.wr.opcode) &&
-      !seat.elements.deliver(r))
-    cannot_deliver(seat, r);
-  seat.elements.release(r);
+      !context.elements.deliver(r))
+    cannot_deliver(context, r);
+  context.elements.release(r);
 }
 
-void cannot_deliver(Seat& seat, Request& r) {
+void cannot_deliver(WayContext& context, Request& r) {
   if (!r.signaled)
     r.result = {}; // the device has not reported this one
   r.result.wc.status = IBV_WC_LOC_PROT_ERR;
-  seat.carrier.undelivered(r);
+  context.queue.undelivered(r);
 }
 
 } // namespace adverb::steering

@@ -26,7 +26,7 @@ namespace adverb::steering {
 class Elements;
 
 // What a way may say back. The queue implements it, and the fakes of tests.
-class Carrier {
+class QueueCallbacks {
 public:
   // `r` is complete, r.result says how. It leaves when all before it have.
   virtual void done(Request& r) = 0;
@@ -50,14 +50,14 @@ public:
   virtual void later(std::chrono::nanoseconds delay, Way& way) = 0;
 
 protected:
-  ~Carrier() = default;
+  ~QueueCallbacks() = default;
 };
 
 // What a way of one queue pair works with.
-struct Seat {
+struct WayContext {
   World& world;
   Ring& ring;
-  Carrier& carrier;
+  QueueCallbacks& queue;
   Elements& elements;
   DeviceLane& device;
   transfer::MessageLane& messages; // to the peer's responder; only while the peer is linked
@@ -82,7 +82,7 @@ public:
   virtual Step issue(Request& r, int& why) = 0;
   // Nothing is left in the queue.
   virtual void idle() {}
-  virtual void due() {} // Carrier::later()
+  virtual void due() {} // QueueCallbacks::later()
   // The requests from `from` on are chosen or carried anew.
   virtual void cut(uint64_t from) { (void)from; }
   // The link, or the connection itself, is gone, and with it all that the peer gave.
@@ -92,7 +92,7 @@ public:
 // What the way's own file defines.
 struct WayFunctions {
   Fit (*fits)(const Facts&) noexcept;
-  std::unique_ptr<Way> (*make)(Seat&);
+  std::unique_ptr<Way> (*make)(WayContext&);
 };
 
 // A line of ways.def.
@@ -119,10 +119,11 @@ inline bool is_sound_atomic(const Facts& facts) noexcept {
 }
 
 // The device's part of a request: its elements are lent to the device and `wr` is posted with them.
-Step post_with_elements(Seat& seat, Request& r, const ibv_send_wr& wr, LaneOwner& owner, int& why);
+Step post_with_elements(WayContext& context, Request& r, const ibv_send_wr& wr, LaneOwner& owner,
+                        int& why);
 // And its end: what came is delivered, what was lent given back.
-void end_of_device_part(Seat& seat, Request& r);
+void end_of_device_part(WayContext& context, Request& r);
 // What came has no place to go to any more.
-void cannot_deliver(Seat& seat, Request& r);
+void cannot_deliver(WayContext& context, Request& r);
 
 } // namespace adverb::steering

@@ -30,16 +30,16 @@ constexpr std::chrono::milliseconds keep_idle{50};
 
 class Grant final : public transfer::MessageWay {
 public:
-  explicit Grant(Seat& seat) : seat_(seat) { windows_.reserve(windows_max); }
+  explicit Grant(WayContext& context) : context_(context) { windows_.reserve(windows_max); }
 
-  Lane& lane(const Request&) override { return seat_.device; }
+  Lane& lane(const Request&) override { return context_.device; }
   Step issue(Request& r, int& why) override;
   void landed(Request& r) override {
-    end_of_device_part(seat_, r);
+    end_of_device_part(context_, r);
     left(r);
   }
   void returned(Request& r) override {
-    seat_.elements.release(r);
+    context_.elements.release(r);
     left(r);
   }
   void answered(Request& r, const transfer::ReplyHeader& reply,
@@ -71,7 +71,7 @@ private:
   bool give_one_back();
   void give_back();
 
-  Seat& seat_;
+  WayContext& context_;
   std::vector<Window> windows_;
   bool asking_ = false;
   bool timed_ = false;
@@ -91,24 +91,24 @@ Step Grant::issue(Request& r, int& why) {
     if (windows_.size() < windows_max || give_one_back())
       ask(r);
     else
-      seat_.device.wish();
+      context_.device.wish();
     return Step::wait;
   }
   const bool reports = !r.signaled && others_in_use(*window);
-  if (reports && !seat_.device.report(r))
+  if (reports && !context_.device.report(r))
     return Step::wait;
   ibv_send_wr wr = r.wr;
   wr.wr.atomic.rkey = window->rkey;
   wr.send_flags |= reports ? unsigned{IBV_SEND_SIGNALED} : 0U;
   r.sent = window->id;
   ++window->in_use;
-  const Step step = post_with_elements(seat_, r, wr, *this, why);
+  const Step step = post_with_elements(context_, r, wr, *this, why);
   if (step == Step::issued && r.signaled)
-    seat_.messages.touch(r);
+    context_.messages.touch(r);
   if (step != Step::issued) {
     left(r);
     if (reports)
-      seat_.device.unreport();
+      context_.device.unreport();
   }
   return step;
 }
@@ -120,16 +120,16 @@ void Grant::left(Request& r) {
 }
 
 void Grant::ask(Request& r) {
-  auto h = seat_.messages.header(r, Kind::grant);
+  auto h = context_.messages.header(r, Kind::grant);
   h.total_address = h.address = r.wr.wr.atomic.remote_addr;
   h.total = 8;
   h.length = 8;
   h.key = r.wr.wr.atomic.rkey;
-  std::byte* part = seat_.messages.begin(0, 0);
+  std::byte* part = context_.messages.begin(0, 0);
   if (part == nullptr)
     return;
   asking_ = true;
-  seat_.messages.send_aside(r, *this, part, h);
+  context_.messages.send_aside(r, *this, part, h);
 }
 
 void Grant::answered(Request& r, const transfer::ReplyHeader& reply, std::span<const std::byte>) {
@@ -144,11 +144,11 @@ void Grant::answered(Request& r, const transfer::ReplyHeader& reply, std::span<c
                         .only = r.seq,
                         .once = reply.offset != 0});
   } else if (status == Status::not_virtual) {
-    seat_.messages.learn(remote_key(r.wr), KeyVerdict::Kind::real);
-    seat_.carrier.again(r);
+    context_.messages.learn(remote_key(r.wr), KeyVerdict::Kind::real);
+    context_.queue.again(r);
   } else if (status != Status::halted) {
-    transfer::log_refused(seat_.world, r, status);
-    seat_.carrier.replay(r, Fault::peer);
+    transfer::log_refused(context_.world, r, status);
+    context_.queue.replay(r, Fault::peer);
   }
 }
 
@@ -156,12 +156,12 @@ void Grant::idle() {
   if (windows_.empty() || timed_)
     return;
   timed_ = true;
-  seat_.carrier.later(keep_idle, *this);
+  context_.queue.later(keep_idle, *this);
 }
 
 void Grant::due() {
   timed_ = false;
-  if (seat_.ring.empty())
+  if (context_.ring.empty())
     give_back();
 }
 
@@ -170,7 +170,7 @@ bool Grant::give_one_back() {
   const auto window = std::ranges::find(windows_, 0U, &Window::in_use);
   if (window == windows_.end())
     return false;
-  if (seat_.messages.tell(Kind::release, window->id)) {
+  if (context_.messages.tell(Kind::release, window->id)) {
     windows_.erase(window);
     return true;
   }
@@ -179,8 +179,8 @@ bool Grant::give_one_back() {
 
 // What finds no credit now is tried again when the queue is idle next.
 void Grant::give_back() {
-  while (!windows_.empty() && seat_.messages.joined() &&
-         seat_.messages.tell(Kind::release, windows_.back().id))
+  while (!windows_.empty() && context_.messages.joined() &&
+         context_.messages.tell(Kind::release, windows_.back().id))
     windows_.pop_back();
 }
 
@@ -195,8 +195,8 @@ Fit fits(const Facts& facts) noexcept {
              : Fit::no;
 }
 
-std::unique_ptr<Way> make(Seat& seat) {
-  return std::make_unique<Grant>(seat);
+std::unique_ptr<Way> make(WayContext& context) {
+  return std::make_unique<Grant>(context);
 }
 
 } // namespace

@@ -20,41 +20,41 @@ namespace {
 
 class Leased final : public Way {
 public:
-  explicit Leased(Seat& seat) : seat_(seat) {}
+  explicit Leased(WayContext& context) : context_(context) {}
 
-  Lane& lane(const Request&) override { return seat_.device; }
+  Lane& lane(const Request&) override { return context_.device; }
   Step issue(Request& r, int& why) override;
   void landed(Request& r) override {
-    end_of_device_part(seat_, r);
+    end_of_device_part(context_, r);
     uses_.end(r);
   }
   void returned(Request& r) override {
-    seat_.elements.release(r);
+    context_.elements.release(r);
     uses_.end(r);
   }
   void gone() override { uses_.end_all(); }
 
 private:
-  Seat& seat_;
+  WayContext& context_;
   LeaseUses uses_;
 };
 
 Step Leased::issue(Request& r, int& why) {
   const std::shared_ptr<Leases> leases =
-      seat_.messages.joined() ? seat_.messages.leases() : nullptr;
+      context_.messages.joined() ? context_.messages.leases() : nullptr;
   uses_.make_room();
   Lease* const lease =
       leases ? leases->use(remote_key(r.wr), remote_address(r.wr),
                            remote_bytes(r.wr.opcode, r.length), remote_right(r.wr.opcode))
              : nullptr;
   if (lease == nullptr) { // it has been called back since it was chosen for
-    seat_.carrier.again(r);
+    context_.queue.again(r);
     return Step::changed;
   }
   uses_.add(r, *lease, leases);
   ibv_send_wr wr = r.wr;
   (is_atomic(wr.opcode) ? wr.wr.atomic.rkey : wr.wr.rdma.rkey) = lease->rkey;
-  const Step step = post_with_elements(seat_, r, wr, *this, why);
+  const Step step = post_with_elements(context_, r, wr, *this, why);
   if (step != Step::issued)
     uses_.end(r);
   return step;
@@ -71,8 +71,8 @@ Fit fits(const Facts& facts) noexcept {
   return by_virtual_key(facts);
 }
 
-std::unique_ptr<Way> make(Seat& seat) {
-  return std::make_unique<Leased>(seat);
+std::unique_ptr<Way> make(WayContext& context) {
+  return std::make_unique<Leased>(context);
 }
 
 } // namespace

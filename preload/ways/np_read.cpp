@@ -38,15 +38,15 @@ namespace {
 
 class NpRead final : public transfer::MessageWay {
 public:
-  explicit NpRead(Seat& seat) : seat_(seat) {}
+  explicit NpRead(WayContext& context) : context_(context) {}
 
   Lane& lane(const Request& r) override {
-    return r.missed ? static_cast<Lane&>(seat_.messages) : seat_.device;
+    return r.missed ? static_cast<Lane&>(context_.messages) : context_.device;
   }
   Step issue(Request& r, int& why) override;
   void landed(Request& r) override;
   void returned(Request& r) override {
-    seat_.elements.release(r);
+    context_.elements.release(r);
     uses_.end(r);
   }
   void answered(Request& r, const transfer::ReplyHeader& reply,
@@ -54,7 +54,7 @@ public:
   void cut(uint64_t from) override;
   // What the device has is judged when it lands, by the pattern that came with the link.
   void gone() override {
-    if (!seat_.ring.empty())
+    if (!context_.ring.empty())
       return;
     uses_.end_all();
     missing_.clear();
@@ -77,12 +77,12 @@ private:
   void missed(Request& r, std::vector<Part> parts, std::shared_ptr<Leases> of);
   bool deliver(Request& r);
   std::shared_ptr<Leases> leases_now() {
-    return seat_.messages.joined() ? seat_.messages.leases() : nullptr;
+    return context_.messages.joined() ? context_.messages.leases() : nullptr;
   }
   Step ask(Request& r);
   bool send_part(Request& r, Part& part, bool last);
 
-  Seat& seat_;
+  WayContext& context_;
   LeaseUses uses_;
   std::vector<Missing> missing_;
 };
@@ -92,28 +92,28 @@ Step NpRead::issue(Request& r, int& /*why*/) {
     return ask(r);
   const std::shared_ptr<Leases> leases = leases_now();
   uses_.make_room();
-  ibv_sge& landing = seat_.device.room()[0];
-  if (leases && seat_.elements.writable(r) && !seat_.elements.land_apart(r, landing)) {
-    if (seat_.elements.lands_apart()) { // those before it give theirs back
-      seat_.device.want_brought();
+  ibv_sge& landing = context_.device.room()[0];
+  if (leases && context_.elements.writable(r) && !context_.elements.land_apart(r, landing)) {
+    if (context_.elements.lands_apart()) { // those before it give theirs back
+      context_.device.want_brought();
       return Step::wait;
     }
     r.no_view = true;
   }
   Lease* const view = r.apart ? leases->use_view(remote_key(r.wr), remote_address(r.wr), r.length,
-                                                 seat_.world.clock.now())
+                                                 context_.world.clock.now())
                               : nullptr;
   if (view == nullptr) {
     // A program's own elements at fault are the other ways' to find.
     r.no_view |= leases && !r.apart;
-    seat_.elements.release(r);
-    seat_.carrier.again(r);
+    context_.elements.release(r);
+    context_.queue.again(r);
     return Step::changed;
   }
   uses_.add(r, *view, leases);
   ibv_send_wr wr = r.wr;
   wr.wr.rdma.rkey = view->rkey;
-  seat_.device.post(r, wr, 1, *this);
+  context_.device.post(r, wr, 1, *this);
   return Step::issued;
 }
 
@@ -126,7 +126,7 @@ void NpRead::landed(Request& r) {
     std::vector<Part> parts;
     if (came) {
       parts = look(r, *view.pattern);
-      of->met(view, !parts.empty(), seat_.world.clock.now());
+      of->met(view, !parts.empty(), context_.world.clock.now());
     } else if (r.result.wc.status == IBV_WC_REM_ACCESS_ERR) {
       of->distrust(view); // its region has ended, or is another domain's now
     }
@@ -135,23 +135,23 @@ void NpRead::landed(Request& r) {
       return missed(r, std::move(parts), of);
     good = came && deliver(r);
   } catch (const std::bad_alloc&) { // what nobody has looked at is no result
-    seat_.world.counters.count(Counter::exceptions_caught);
+    context_.world.counters.count(Counter::exceptions_caught);
     uses_.end(r);
   }
   if (came && !good)
-    cannot_deliver(seat_, r);
-  seat_.elements.release(r);
+    cannot_deliver(context_, r);
+  context_.elements.release(r);
 }
 
 bool NpRead::deliver(Request& r) {
-  return seat_.elements.scatter(r, 0, seat_.elements.landing(r));
+  return context_.elements.scatter(r, 0, context_.elements.landing(r));
 }
 
 void NpRead::cut(uint64_t from) {
   std::erase_if(missing_, [from](const Missing& each) { return each.seq >= from; });
-  for (uint64_t seq = std::max(from, seat_.ring.head()); seq < seat_.ring.tail(); ++seq)
-    if (Request& r = seat_.ring.at(seq); r.missed && r.apart)
-      seat_.elements.release(r);
+  for (uint64_t seq = std::max(from, context_.ring.head()); seq < context_.ring.tail(); ++seq)
+    if (Request& r = context_.ring.at(seq); r.missed && r.apart)
+      context_.elements.release(r);
 }
 
 // The parts of it that show the pattern.
@@ -161,23 +161,23 @@ std::vector<NpRead::Part> NpRead::look(const Request& r, const registration::Pat
   const auto suspect = [&](uint64_t page) {
     const uint64_t from = page > first ? page - first : 0;
     const uint64_t to = std::min(page + page_bytes - first, r.length);
-    seat_.world.counters.count(Counter::read_pages_missed);
+    context_.world.counters.count(Counter::read_pages_missed);
     if (!parts.empty() && parts.back().to == from)
       parts.back().to = to;
     else
       parts.push_back({from, to});
   };
   Landing landing(pattern, first);
-  landing.came(seat_.elements.landing(r), suspect);
+  landing.came(context_.elements.landing(r), suspect);
   landing.end(suspect);
   return parts;
 }
 
 void NpRead::missed(Request& r, std::vector<Part> parts, std::shared_ptr<Leases> of) {
-  seat_.world.counters.count(Counter::reads_missed);
+  context_.world.counters.count(Counter::reads_missed);
   std::ranges::reverse(parts);
   missing_.push_back({r.seq, std::move(parts), std::move(of)});
-  seat_.carrier.missed(r); // nothing is thrown from here on
+  context_.queue.missed(r); // nothing is thrown from here on
 }
 
 // As much of what has missed as there are credits for.
@@ -186,7 +186,7 @@ Step NpRead::ask(Request& r) {
   assert(missing != missing_.end());
   if (missing->of != leases_now()) {
     r.result = {};
-    seat_.carrier.again(r);
+    context_.queue.again(r);
     return Step::changed;
   }
   auto& parts = missing->parts;
@@ -203,8 +203,8 @@ Step NpRead::ask(Request& r) {
 }
 
 bool NpRead::send_part(Request& r, Part& part, bool last) {
-  const size_t bytes = std::min<uint64_t>(part.to - part.from, seat_.messages.payload_max());
-  auto h = seat_.messages.header(r, Kind::read);
+  const size_t bytes = std::min<uint64_t>(part.to - part.from, context_.messages.payload_max());
+  auto h = context_.messages.header(r, Kind::read);
   h.total_address = r.wr.wr.rdma.remote_addr;
   h.total = r.length;
   h.address = h.total_address + part.from;
@@ -212,11 +212,11 @@ bool NpRead::send_part(Request& r, Part& part, bool last) {
   h.key = r.wr.wr.rdma.rkey;
   if (last && part.from + bytes == part.to)
     h.flags |= transfer::last_part;
-  std::byte* const message = seat_.messages.begin(0, bytes);
+  std::byte* const message = context_.messages.begin(0, bytes);
   if (message == nullptr)
     return false;
   part.from += bytes;
-  seat_.messages.send(r, *this, message, h);
+  context_.messages.send(r, *this, message, h);
   return true;
 }
 
@@ -232,22 +232,22 @@ void NpRead::answered(Request& r, const transfer::ReplyHeader& reply,
                       std::span<const std::byte> payload) {
   const auto status = static_cast<Status>(reply.status);
   if (status == Status::not_virtual) {
-    seat_.messages.learn(remote_key(r.wr), KeyVerdict::Kind::real);
-    seat_.carrier.again(r);
+    context_.messages.learn(remote_key(r.wr), KeyVerdict::Kind::real);
+    context_.queue.again(r);
   } else if (status != Status::ok) {
-    transfer::log_refused(seat_.world, r, status == Status::halted ? Status::refused : status);
-    seat_.carrier.replay(r, Fault::peer);
-  } else if (!fill(seat_.elements.landing(r), reply.offset, payload)) {
-    transfer::log_refused(seat_.world, r, Status::refused);
-    seat_.carrier.replay(r, Fault::peer);
+    transfer::log_refused(context_.world, r, status == Status::halted ? Status::refused : status);
+    context_.queue.replay(r, Fault::peer);
+  } else if (!fill(context_.elements.landing(r), reply.offset, payload)) {
+    transfer::log_refused(context_.world, r, Status::refused);
+    context_.queue.replay(r, Fault::peer);
   } else if (r.parts != 0 || r.sent != r.length) {
     return;
   } else if (!deliver(r)) {
-    seat_.carrier.replay(r, Fault::own_elements);
+    context_.queue.replay(r, Fault::own_elements);
   } else {
-    seat_.elements.release(r);
+    context_.elements.release(r);
     r.result.wc.byte_len = static_cast<uint32_t>(r.length);
-    seat_.carrier.done(r);
+    context_.queue.done(r);
   }
 }
 
@@ -259,8 +259,8 @@ Fit fits(const Facts& facts) noexcept {
   return by_virtual_key(facts);
 }
 
-std::unique_ptr<Way> make(Seat& seat) {
-  return std::make_unique<NpRead>(seat);
+std::unique_ptr<Way> make(WayContext& context) {
+  return std::make_unique<NpRead>(context);
 }
 
 } // namespace

@@ -12,25 +12,25 @@ namespace {
 
 class Offload final : public Way {
 public:
-  explicit Offload(Seat& seat) : seat_(seat) {}
+  explicit Offload(WayContext& context) : context_(context) {}
 
-  Lane& lane(const Request&) override { return seat_.device; }
+  Lane& lane(const Request&) override { return context_.device; }
   Step issue(Request& r, int& why) override {
-    return post_with_elements(seat_, r, r.wr, *this, why);
+    return post_with_elements(context_, r, r.wr, *this, why);
   }
-  void landed(Request& r) override { end_of_device_part(seat_, r); }
-  void returned(Request& r) override { seat_.elements.release(r); }
+  void landed(Request& r) override { end_of_device_part(context_, r); }
+  void returned(Request& r) override { context_.elements.release(r); }
 
 private:
-  Seat& seat_;
+  WayContext& context_;
 };
 
 Fit fits(const Facts&) noexcept {
   return Fit::yes;
 }
 
-std::unique_ptr<Way> make(Seat& seat) {
-  return std::make_unique<Offload>(seat);
+std::unique_ptr<Way> make(WayContext& context) {
+  return std::make_unique<Offload>(context);
 }
 
 } // namespace

@@ -25,10 +25,10 @@ constexpr uint64_t unasked_max = 2048;
 
 class Unload final : public transfer::MessageWay {
 public:
-  explicit Unload(Seat& seat) : seat_(seat) {}
+  explicit Unload(WayContext& context) : context_(context) {}
 
   Lane& lane(const Request& r) override {
-    return r.stage == Stage::half ? static_cast<Lane&>(seat_.device) : seat_.messages;
+    return r.stage == Stage::half ? static_cast<Lane&>(context_.device) : context_.messages;
   }
   Step issue(Request& r, int& why) override;
   void landed(Request& r) override;
@@ -41,7 +41,7 @@ private:
   Step immediate(Request& r);
   void refused(Request& r, Status status);
 
-  Seat& seat_;
+  WayContext& context_;
 };
 
 Step Unload::issue(Request& r, int&) {
@@ -49,17 +49,17 @@ Step Unload::issue(Request& r, int&) {
     return immediate(r);
   if (r.stage == Stage::queued) {
     r.unasked = r.epoch == 0 ? Unasked::sent : Unasked::no; // as it was chosen by
-    const KeyVerdict verdict = seat_.messages.verdict(remote_key(r.wr));
+    const KeyVerdict verdict = context_.messages.verdict(remote_key(r.wr));
     r.served = verdict.is_served() ? verdict.served : 0;
     // A READ's elements are judged before the peer is asked: a NIC would not fetch for nothing.
-    r.flawed = r.wr.opcode == IBV_WR_RDMA_READ && !seat_.elements.writable(r);
+    r.flawed = r.wr.opcode == IBV_WR_RDMA_READ && !context_.elements.writable(r);
   }
   while (!r.flawed && r.sent < r.length && send_part(r)) {
   }
   if (r.flawed) {
     if (r.parts != 0)
       return Step::wait; // what has gone out is executed first, as on the wire
-    seat_.carrier.replay(r, Fault::own_elements);
+    context_.queue.replay(r, Fault::own_elements);
     return Step::changed;
   }
   if (r.sent < r.length || r.wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM)
@@ -70,8 +70,8 @@ Step Unload::issue(Request& r, int&) {
 // One part. False when it has to wait for a credit or the elements are flawed.
 bool Unload::send_part(Request& r) {
   const bool reading = r.wr.opcode == IBV_WR_RDMA_READ;
-  const size_t bytes = std::min<uint64_t>(r.length - r.sent, seat_.messages.payload_max());
-  auto h = seat_.messages.header(r, reading ? Kind::read : Kind::write);
+  const size_t bytes = std::min<uint64_t>(r.length - r.sent, context_.messages.payload_max());
+  auto h = context_.messages.header(r, reading ? Kind::read : Kind::write);
   h.total_address = r.wr.wr.rdma.remote_addr;
   h.total = r.length;
   h.address = h.total_address + r.sent;
@@ -81,24 +81,24 @@ bool Unload::send_part(Request& r) {
     h.flags |= transfer::last_part;
   if (r.wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM) {
     h.flags |= transfer::with_immediate;
-    h.receive = seat_.messages.receipt(r, seat_.device.receives() + 1);
+    h.receive = context_.messages.receipt(r, context_.device.receives() + 1);
   }
-  std::byte* part = reading ? seat_.messages.begin(0, bytes) : seat_.messages.begin(bytes, 0);
+  std::byte* part = reading ? context_.messages.begin(0, bytes) : context_.messages.begin(bytes, 0);
   if (part == nullptr)
     return false;
-  if (!reading && !seat_.elements.gather(r, r.sent, part + sizeof h, bytes)) {
+  if (!reading && !context_.elements.gather(r, r.sent, part + sizeof h, bytes)) {
     r.flawed = true;
     return false;
   }
   const bool first = r.sent == 0;
   r.sent += bytes;
   if (r.sent == r.length)
-    seat_.world.counters.count(Counter::posts_unload_bytes, r.length);
-  seat_.messages.send(r, *this, part, h);
+    context_.world.counters.count(Counter::posts_unload_bytes, r.length);
+  context_.messages.send(r, *this, part, h);
   if (first && r.served != 0)
-    seat_.world.counters.count(Counter::posts_steered);
+    context_.world.counters.count(Counter::posts_steered);
   else if (first && r.unasked == Unasked::no) // not each time that it waits for a credit
-    seat_.messages.touch(r);
+    context_.messages.touch(r);
   return true;
 }
 
@@ -108,7 +108,7 @@ Step Unload::immediate(Request& r) {
   wr.wr.rdma.rkey = 0;
   wr.wr.rdma.remote_addr = 0;
   wr.send_flags &= ~static_cast<unsigned>(IBV_SEND_INLINE);
-  seat_.device.post(r, wr, 0, *this);
+  context_.device.post(r, wr, 0, *this);
   return Step::issued;
 }
 
@@ -119,18 +119,18 @@ void Unload::landed(Request& r) {
 
 void Unload::refused(Request& r, Status status) {
   if (status == Status::not_virtual && r.served != 0) {
-    seat_.messages.forget_served(r.served);
-    seat_.carrier.again(r);
+    context_.messages.forget_served(r.served);
+    context_.queue.again(r);
     return;
   }
   if (status == Status::not_virtual) {
-    seat_.messages.learn(remote_key(r.wr), KeyVerdict::Kind::real);
-    seat_.carrier.again(r);
+    context_.messages.learn(remote_key(r.wr), KeyVerdict::Kind::real);
+    context_.queue.again(r);
     return;
   }
   if (r.served == 0) // otherwise the device judges all of it
-    transfer::log_refused(seat_.world, r, status);
-  seat_.carrier.replay(r, Fault::peer);
+    transfer::log_refused(context_.world, r, status);
+  context_.queue.replay(r, Fault::peer);
 }
 
 void Unload::answered(Request& r, const transfer::ReplyHeader& reply,
@@ -141,26 +141,26 @@ void Unload::answered(Request& r, const transfer::ReplyHeader& reply,
     return;
   }
   // Served under it. Word of a key's end comes behind what was served before.
-  if (const uint32_t key = remote_key(r.wr); r.served == 0 && !seat_.messages.verdict(key).known())
-      [[unlikely]]
-    seat_.messages.learn(key, KeyVerdict::Kind::virtual_key);
+  if (const uint32_t key = remote_key(r.wr);
+      r.served == 0 && !context_.messages.verdict(key).known()) [[unlikely]]
+    context_.messages.learn(key, KeyVerdict::Kind::virtual_key);
   const bool reading = r.wr.opcode == IBV_WR_RDMA_READ;
   if (reading && r.served == 0)
-    seat_.messages.brought(r, (reply.flags & transfer::has_views) != 0);
-  if (reading && !seat_.elements.scatter(r, reply.offset, payload)) {
-    seat_.carrier.replay(r, Fault::own_elements);
+    context_.messages.brought(r, (reply.flags & transfer::has_views) != 0);
+  if (reading && !context_.elements.scatter(r, reply.offset, payload)) {
+    context_.queue.replay(r, Fault::own_elements);
     return;
   }
   if (r.parts != 0 || r.sent != r.length)
     return;
   if (r.wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM) {
-    seat_.carrier.next(r);
+    context_.queue.next(r);
     return;
   }
   r.result = {};
   r.result.wc.opcode = completion_opcode(r.wr.opcode);
   r.result.wc.byte_len = static_cast<uint32_t>(r.length);
-  seat_.carrier.done(r);
+  context_.queue.done(r);
 }
 
 Fit fits(const Facts& facts) noexcept {
@@ -173,8 +173,8 @@ Fit fits(const Facts& facts) noexcept {
                                                                                         : fit;
 }
 
-std::unique_ptr<Way> make(Seat& seat) {
-  return std::make_unique<Unload>(seat);
+std::unique_ptr<Way> make(WayContext& context) {
+  return std::make_unique<Unload>(context);
 }
 
 } // namespace

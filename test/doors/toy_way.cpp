@@ -22,19 +22,19 @@ constexpr uint32_t at_a_time = 2;
 
 class Toy final : public transfer::MessageWay {
 public:
-  explicit Toy(Seat& seat) : seat_(seat) {}
-  Lane& lane(const Request&) override { return seat_.messages; }
+  explicit Toy(WayContext& context) : context_(context) {}
+  Lane& lane(const Request&) override { return context_.messages; }
 
   Step issue(Request& r, int&) override {
     const bool reading = r.wr.opcode == IBV_WR_RDMA_READ;
-    if (r.sent == 0 && r.parts == 0 && reading && !seat_.elements.writable(r)) {
-      seat_.carrier.replay(r, Fault::own_elements);
+    if (r.sent == 0 && r.parts == 0 && reading && !context_.elements.writable(r)) {
+      context_.queue.replay(r, Fault::own_elements);
       return Step::changed;
     }
     while (!r.flawed && r.sent < r.length && r.parts < at_a_time && send_piece(r, reading)) {
     }
     if (r.flawed && r.parts == 0) {
-      seat_.carrier.replay(r, Fault::own_elements);
+      context_.queue.replay(r, Fault::own_elements);
       return Step::changed;
     }
     return r.sent == r.length ? Step::issued : Step::wait;
@@ -47,29 +47,30 @@ public:
                 std::span<const std::byte> payload) override {
     const auto status = static_cast<Status>(reply.status);
     if (status == Status::not_virtual) {
-      seat_.messages.learn(remote_key(r.wr), KeyVerdict::Kind::real);
-      seat_.carrier.again(r);
+      context_.messages.learn(remote_key(r.wr), KeyVerdict::Kind::real);
+      context_.queue.again(r);
     } else if (status != Status::ok) {
-      seat_.carrier.replay(r, Fault::peer);
+      context_.queue.replay(r, Fault::peer);
     } else if (r.wr.opcode == IBV_WR_RDMA_READ &&
-               !seat_.elements.scatter(r, reply.offset, payload)) {
-      seat_.carrier.replay(r, Fault::own_elements);
+               !context_.elements.scatter(r, reply.offset, payload)) {
+      context_.queue.replay(r, Fault::own_elements);
     } else if (r.parts == 0 && r.sent == r.length) {
       r.result = {};
       r.result.wc.opcode = completion_opcode(r.wr.opcode);
       r.result.wc.byte_len = static_cast<uint32_t>(r.length);
-      seat_.carrier.done(r);
+      context_.queue.done(r);
     }
   }
 
 private:
   bool send_piece(Request& r, bool reading) {
     const size_t bytes =
-        std::min({r.length - r.sent, piece, uint64_t{seat_.messages.payload_max()}});
-    std::byte* part = reading ? seat_.messages.begin(0, bytes) : seat_.messages.begin(bytes, 0);
+        std::min({r.length - r.sent, piece, uint64_t{context_.messages.payload_max()}});
+    std::byte* part =
+        reading ? context_.messages.begin(0, bytes) : context_.messages.begin(bytes, 0);
     if (part == nullptr)
       return false;
-    auto h = seat_.messages.header(r, reading ? toy::read : toy::write);
+    auto h = context_.messages.header(r, reading ? toy::read : toy::write);
     h.total_address = r.wr.wr.rdma.remote_addr;
     h.total = r.length;
     h.address = h.total_address + r.sent;
@@ -77,16 +78,16 @@ private:
     h.key = r.wr.wr.rdma.rkey;
     if (r.sent + bytes == r.length)
       h.flags |= transfer::last_part;
-    if (!reading && !seat_.elements.gather(r, r.sent, part + sizeof h, bytes)) {
+    if (!reading && !context_.elements.gather(r, r.sent, part + sizeof h, bytes)) {
       r.flawed = true;
       return false;
     }
     r.sent += bytes;
-    seat_.messages.send(r, *this, part, h);
+    context_.messages.send(r, *this, part, h);
     return true;
   }
 
-  Seat& seat_;
+  WayContext& context_;
 };
 
 Fit fits(const Facts& facts) noexcept {
@@ -94,8 +95,8 @@ Fit fits(const Facts& facts) noexcept {
   return carried && facts.length != 0 ? by_virtual_key(facts) : Fit::no;
 }
 
-std::unique_ptr<Way> make(Seat& seat) {
-  return std::make_unique<Toy>(seat);
+std::unique_ptr<Way> make(WayContext& context) {
+  return std::make_unique<Toy>(context);
 }
 
 } // namespace

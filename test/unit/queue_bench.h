@@ -54,7 +54,7 @@ struct Device final : QpLane::Device {
     return 0;
   }
   // The provider's function, where a queue pair calls it for itself; qp_context is this.
-  static int post_bare(ibv_qp* qp, ibv_send_wr* list, ibv_send_wr** bad) {
+  static int post_passthrough(ibv_qp* qp, ibv_send_wr* list, ibv_send_wr** bad) {
     return static_cast<Device*>(qp->qp_context)->post_send_to_provider(list, bad);
   }
   bool take_marker() override { return true; }
@@ -96,7 +96,7 @@ struct SoftLane final : Lane {
 
 // What the two ways of the test share with it.
 struct Stand {
-  Seat* seat = nullptr;
+  WayContext* context = nullptr;
   SoftLane* lane = nullptr;
   int pieces = 1; // a request goes out in so many turns
   bool short_of_memory = false;
@@ -109,11 +109,11 @@ inline Stand* stand = nullptr;
 // Carries WRITE and READ by the software lane, a WRITE_WITH_IMM by half.
 struct Soft final : Way {
   Lane& lane(const Request& r) override {
-    return r.stage == Stage::half ? static_cast<Lane&>(stand->seat->device) : *stand->lane;
+    return r.stage == Stage::half ? static_cast<Lane&>(stand->context->device) : *stand->lane;
   }
   Step issue(Request& r, int&) override {
     if (r.stage == Stage::half) {
-      stand->seat->device.post(r, r.wr, 0, *this);
+      stand->context->device.post(r, r.wr, 0, *this);
       return Step::issued;
     }
     if (stand->short_of_memory)
@@ -132,40 +132,40 @@ struct Soft final : Way {
 
 struct Hard final : Way {
   Lane& lane(const Request& r) override {
-    return r.missed ? static_cast<Lane&>(*stand->lane) : stand->seat->device;
+    return r.missed ? static_cast<Lane&>(*stand->lane) : stand->context->device;
   }
   Step issue(Request& r, int&) override {
     if (r.missed)
       stand->lane->put(r);
     else
-      stand->seat->device.post(r, r.wr, 0, *this);
+      stand->context->device.post(r, r.wr, 0, *this);
     return Step::issued;
   }
   void landed(Request& r) override {
     stand->landed.push_back(r.seq);
     if (stand->misses != 0) {
       --stand->misses;
-      stand->seat->carrier.missed(r);
+      stand->context->queue.missed(r);
     }
   }
   void returned(Request&) override { ++stand->returned; }
 };
 
 // The lane is theirs: the queue hears of it when the first of them is made.
-inline void open_lane(Seat& seat) {
-  if (stand->seat == nullptr)
-    seat.carrier.open_lane(*stand->lane);
-  stand->seat = &seat;
+inline void open_lane(WayContext& context) {
+  if (stand->context == nullptr)
+    context.queue.open_lane(*stand->lane);
+  stand->context = &context;
 }
 
 inline const WayFunctions soft_functions{
     [](const Facts& f) noexcept { return is_one_sided(f.opcode) ? by_virtual_key(f) : Fit::no; },
-    [](Seat& s) -> std::unique_ptr<Way> {
+    [](WayContext& s) -> std::unique_ptr<Way> {
       open_lane(s);
       return std::make_unique<Soft>();
     }};
 inline const WayFunctions hard_functions{[](const Facts&) noexcept { return Fit::yes; },
-                                         [](Seat& s) -> std::unique_ptr<Way> {
+                                         [](WayContext& s) -> std::unique_ptr<Way> {
                                            open_lane(s);
                                            return std::make_unique<Hard>();
                                          }};
@@ -179,7 +179,7 @@ inline constexpr const WayRow* rows[] = {&soft_row, &hard_row};
 struct Bench : queue::QueueHost {
   explicit Bench(Order order = Order::strict)
       : stand_(),
-        queue({world.world, *this, ring, elements, lane, bare, {}, messages, rows, order}) {
+        queue({world.world, *this, ring, elements, lane, passthrough, {}, messages, rows, order}) {
     test::stand = &stand_;
     qp.qp_context = &device;
     stand_.lane = &soft;
@@ -282,9 +282,10 @@ struct Bench : queue::QueueHost {
   registration::Staging staging{world.world, &pd};
   Elements elements{world.world, regions, staging, &pd, 0, ring};
   ibv_qp qp{};
-  queue::BareRequests bare{{world.world, *this, regions, elements, staging, &pd, 0,
-                            Device::post_bare, &qp, 0, observe::Counter::posts_queued}};
-  QpLane lane{device, ring, bare};
+  queue::PassthroughSends passthrough{{world.world, *this, regions, elements, staging, &pd, 0,
+                                       Device::post_passthrough, &qp, 0,
+                                       observe::Counter::posts_queued}};
+  QpLane lane{device, ring, passthrough};
   SoftLane soft{ring};
   transfer::MessageLane messages{world.world, ring};
   Queue queue;

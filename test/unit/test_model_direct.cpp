@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-// The short ways of the send queue: what goes bare, what goes direct, and what of it the queue must
-// know all the same when something else has to wait for it.
+// The short ways of the send queue: what passes through, what goes direct, and what of it the queue
+// must know all the same when something else has to wait for it.
 #include "queue_bench.h"
 
 using namespace adverb;
@@ -27,27 +27,27 @@ struct List {
   }
 };
 
-bool post_bare(Bench& b, List& list, int expected = 0) {
-  if (!b.bare.open() && !b.queue.open_bare())
+bool post_passthrough(Bench& b, List& list, int expected = 0) {
+  if (!b.passthrough.open() && !b.queue.open_passthrough())
     return false;
-  const int rc = b.bare.post(list.wr.data(), &list.bad, false);
-  if (rc == queue::BareRequests::not_bare)
+  const int rc = b.passthrough.post(list.wr.data(), &list.bad, false);
+  if (rc == queue::PassthroughSends::not_passthrough)
     return false;
   CHECK(rc == expected);
   return true;
 }
 
-bool post_bare(Bench& b, List&& list, int expected = 0) {
-  return post_bare(b, list, expected);
+bool post_passthrough(Bench& b, List&& list, int expected = 0) {
+  return post_passthrough(b, list, expected);
 }
 
 // One of them has succeeded.
 void landed(Bench& b) {
-  if (!b.bare.on_completion_polled())
-    b.queue.bare_landed();
+  if (!b.passthrough.on_completion_polled())
+    b.queue.passthrough_landed();
 }
 
-// Who has to do with more than bare requests finds in the lane what is in flight.
+// Who has to do with more than passthrough requests finds in the lane what is in flight.
 bool busy(Bench& b) {
   b.queue.turn();
   return b.lane.busy();
@@ -66,9 +66,10 @@ void post_software(Bench& b, ibv_wr_opcode opcode = IBV_WR_RDMA_WRITE) {
 
 } // namespace
 
-TEST_CASE("a list goes bare: as it is, by one call, and leaves nothing in the ring", "[direct]") {
+TEST_CASE("a list passes through: as it is, by one call, and leaves nothing in the ring",
+          "[direct]") {
   Bench b;
-  CHECK(post_bare(b, List({{IBV_WR_RDMA_WRITE, 0}, {IBV_WR_SEND, signaled}}, 7)));
+  CHECK(post_passthrough(b, List({{IBV_WR_RDMA_WRITE, 0}, {IBV_WR_SEND, signaled}}, 7)));
   CHECK(b.device.calls == 1);
   REQUIRE(b.device.posted.size() == 2);
   CHECK(b.device.posted[0].wr_id == 7);
@@ -77,10 +78,11 @@ TEST_CASE("a list goes bare: as it is, by one call, and leaves nothing in the ri
   CHECK(b.lane.receives() == 1);
 }
 
-TEST_CASE("what must not pass bare requests waits until all have reported", "[direct]") {
+TEST_CASE("what must not pass passthrough requests waits until all have reported", "[direct]") {
   Bench b;
-  REQUIRE(post_bare(b, List({{IBV_WR_RDMA_WRITE, signaled}, {IBV_WR_RDMA_WRITE, signaled}})));
-  REQUIRE(post_bare(b, List({{IBV_WR_RDMA_WRITE, 0}, {IBV_WR_RDMA_WRITE, signaled}})));
+  REQUIRE(
+      post_passthrough(b, List({{IBV_WR_RDMA_WRITE, signaled}, {IBV_WR_RDMA_WRITE, signaled}})));
+  REQUIRE(post_passthrough(b, List({{IBV_WR_RDMA_WRITE, 0}, {IBV_WR_RDMA_WRITE, signaled}})));
   post_software(b);
   CHECK(b.device.posted.size() == 4); // the last one reports: no marker
   landed(b);
@@ -90,9 +92,9 @@ TEST_CASE("what must not pass bare requests waits until all have reported", "[di
   CHECK(b.soft.busy());
 }
 
-TEST_CASE("a marker stands in where the last bare request does not report", "[direct]") {
+TEST_CASE("a marker stands in where the last passthrough request does not report", "[direct]") {
   Bench b;
-  REQUIRE(post_bare(b, List({{IBV_WR_RDMA_WRITE, signaled}, {IBV_WR_RDMA_WRITE, 0}})));
+  REQUIRE(post_passthrough(b, List({{IBV_WR_RDMA_WRITE, signaled}, {IBV_WR_RDMA_WRITE, 0}})));
   post_software(b);
   REQUIRE(b.device.posted.size() == 3);
   const uint64_t marker = b.device.posted[2].wr_id;
@@ -103,23 +105,24 @@ TEST_CASE("a marker stands in where the last bare request does not report", "[di
   CHECK(b.soft.busy());
 }
 
-TEST_CASE("a request of the ring's that reports stands for the bare ones before it", "[direct]") {
+TEST_CASE("a request of the ring's that reports stands for the passthrough ones before it",
+          "[direct]") {
   Bench b;
-  REQUIRE(post_bare(b, List({{IBV_WR_RDMA_READ, 0}})));
+  REQUIRE(post_passthrough(b, List({{IBV_WR_RDMA_READ, 0}})));
   b.post(IBV_WR_SEND);
   CHECK(reads(b));
-  CHECK_FALSE(post_bare(b, List({{IBV_WR_SEND, signaled}}))); // it would pass it
+  CHECK_FALSE(post_passthrough(b, List({{IBV_WR_SEND, signaled}}))); // it would pass it
   b.land(0);
   CHECK_FALSE(busy(b));
   CHECK_FALSE(reads(b));
 }
 
-TEST_CASE("bare READs and atomics count as what a fence waits for", "[direct]") {
+TEST_CASE("passthrough READs and atomics count as what a fence waits for", "[direct]") {
   for (const auto opcode : {IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD}) {
     Bench b;
-    REQUIRE(post_bare(b, List({{IBV_WR_RDMA_WRITE, signaled}})));
+    REQUIRE(post_passthrough(b, List({{IBV_WR_RDMA_WRITE, signaled}})));
     CHECK_FALSE(reads(b));
-    REQUIRE(post_bare(b, List({{opcode, signaled}})));
+    REQUIRE(post_passthrough(b, List({{opcode, signaled}})));
     CHECK(reads(b));
     landed(b);
     CHECK(reads(b));
@@ -128,11 +131,11 @@ TEST_CASE("bare READs and atomics count as what a fence waits for", "[direct]") 
   }
 }
 
-TEST_CASE("of a bare list that is refused, those before are with the device", "[direct]") {
+TEST_CASE("of a passthrough list that is refused, those before are with the device", "[direct]") {
   Bench b;
   b.device.refuse = 2;
   List list({{IBV_WR_RDMA_WRITE, signaled}, {IBV_WR_SEND, signaled}, {IBV_WR_SEND, signaled}});
-  CHECK(post_bare(b, list, ENOMEM));
+  CHECK(post_passthrough(b, list, ENOMEM));
   CHECK(list.bad == &list.wr[1]);
   CHECK(b.lane.receives() == 0);
   b.device.refuse.reset();
@@ -144,92 +147,95 @@ TEST_CASE("of a bare list that is refused, those before are with the device", "[
 
   Bench none;
   none.device.refuse = 1;
-  CHECK(post_bare(none, List({{IBV_WR_RDMA_WRITE, signaled}}), ENOMEM));
+  CHECK(post_passthrough(none, List({{IBV_WR_RDMA_WRITE, signaled}}), ENOMEM));
   CHECK_FALSE(busy(none));
 }
 
-TEST_CASE("nothing goes bare that adverb could not tell or would have to stop", "[direct]") {
+TEST_CASE("nothing passes through that adverb could not tell or would have to stop", "[direct]") {
   SECTION("a wr_id that looks like one of adverb's") {
     for (const auto bit : {queue::number_bit, queue::marker_bit, queue::receive_bit}) {
       Bench b;
-      CHECK_FALSE(post_bare(b, List({{IBV_WR_SEND, signaled}, {IBV_WR_SEND, signaled}}, bit | 5)));
+      CHECK_FALSE(
+          post_passthrough(b, List({{IBV_WR_SEND, signaled}, {IBV_WR_SEND, signaled}}, bit | 5)));
       CHECK(b.device.calls == 0);
     }
   }
   SECTION("a key that is virtual, or is not known") {
     Bench b;
     b.become_virtual();
-    CHECK_FALSE(post_bare(b, List({{IBV_WR_SEND, signaled}, {IBV_WR_RDMA_READ, signaled}})));
+    CHECK_FALSE(post_passthrough(b, List({{IBV_WR_SEND, signaled}, {IBV_WR_RDMA_READ, signaled}})));
     CHECK(b.device.calls == 0);
   }
   SECTION("while the queue is paused or stopped, or in error") {
     Bench b;
     b.queue.pause(true);
-    CHECK_FALSE(post_bare(b, List({{IBV_WR_SEND, signaled}})));
+    CHECK_FALSE(post_passthrough(b, List({{IBV_WR_SEND, signaled}})));
     b.queue.pause(false);
     b.queue.stop();
-    CHECK_FALSE(post_bare(b, List({{IBV_WR_SEND, signaled}})));
+    CHECK_FALSE(post_passthrough(b, List({{IBV_WR_SEND, signaled}})));
     b.queue.resume();
-    b.queue.bare_failed();
-    CHECK_FALSE(post_bare(b, List({{IBV_WR_SEND, signaled}})));
+    b.queue.passthrough_failed();
+    CHECK_FALSE(post_passthrough(b, List({{IBV_WR_SEND, signaled}})));
     CHECK(b.device.calls == 0);
   }
   SECTION("with order relaxed, where others may pass it") {
     Bench b(Order::relaxed);
-    CHECK_FALSE(post_bare(b, List({{IBV_WR_RDMA_WRITE, signaled}})));
+    CHECK_FALSE(post_passthrough(b, List({{IBV_WR_RDMA_WRITE, signaled}})));
   }
   SECTION("malformed ones, which the ring refuses") {
     Bench b;
     List list({{IBV_WR_SEND, signaled}});
     list.wr[0].num_sge = -1;
-    CHECK_FALSE(post_bare(b, list));
+    CHECK_FALSE(post_passthrough(b, list));
     List tso({{IBV_WR_TSO, signaled}});
-    CHECK_FALSE(post_bare(b, tso));
+    CHECK_FALSE(post_passthrough(b, tso));
   }
 }
 
 TEST_CASE("that a key is real is remembered until the peer may have said otherwise", "[direct]") {
   Bench b;
-  REQUIRE(post_bare(b, List({{IBV_WR_RDMA_WRITE, signaled}})));
-  REQUIRE(post_bare(b, List({{IBV_WR_RDMA_WRITE, signaled}})));
+  REQUIRE(post_passthrough(b, List({{IBV_WR_RDMA_WRITE, signaled}})));
+  REQUIRE(post_passthrough(b, List({{IBV_WR_RDMA_WRITE, signaled}})));
   CHECK(b.asked_real == 1);
   b.become_virtual();
-  CHECK_FALSE(post_bare(b, List({{IBV_WR_RDMA_WRITE, signaled}})));
+  CHECK_FALSE(post_passthrough(b, List({{IBV_WR_RDMA_WRITE, signaled}})));
   CHECK(b.asked_real == 2);
   b.become_real();
-  CHECK(post_bare(b, List({{IBV_WR_RDMA_WRITE, signaled}})));
+  CHECK(post_passthrough(b, List({{IBV_WR_RDMA_WRITE, signaled}})));
   CHECK(b.asked_real == 3);
   // These forget it, for with the link goes what `changes` lies in.
   b.queue.stop();
   b.queue.resume();
-  CHECK(post_bare(b, List({{IBV_WR_RDMA_WRITE, signaled}})));
+  CHECK(post_passthrough(b, List({{IBV_WR_RDMA_WRITE, signaled}})));
   b.queue.on_gone();
-  CHECK(post_bare(b, List({{IBV_WR_RDMA_WRITE, signaled}})));
+  CHECK(post_passthrough(b, List({{IBV_WR_RDMA_WRITE, signaled}})));
   b.queue.clear();
-  CHECK(post_bare(b, List({{IBV_WR_RDMA_WRITE, signaled}})));
+  CHECK(post_passthrough(b, List({{IBV_WR_RDMA_WRITE, signaled}})));
   CHECK(b.asked_real == 6);
 }
 
-TEST_CASE("what waits behind a bare request that fails is flushed", "[direct]") {
+TEST_CASE("what waits behind a passthrough request that fails is flushed", "[direct]") {
   Bench b;
-  REQUIRE(post_bare(b, List({{IBV_WR_RDMA_WRITE, signaled}, {IBV_WR_RDMA_WRITE, signaled}})));
+  REQUIRE(
+      post_passthrough(b, List({{IBV_WR_RDMA_WRITE, signaled}, {IBV_WR_RDMA_WRITE, signaled}})));
   post_software(b);
-  b.queue.bare_failed();
+  b.queue.passthrough_failed();
   CHECK_FALSE(b.soft.busy());
   REQUIRE(b.device.posted.size() == 3); // to be flushed
   b.land(b.device.posted[2].wr_id, flushed);
   CHECK(b.statuses() == Statuses{flushed});
 }
 
-// The number of a marker behind bare requests is that of none in the ring.
-TEST_CASE("a marker that is refused behind bare requests starts anew what is left", "[direct]") {
+// The number of a marker behind passthrough requests is that of none in the ring.
+TEST_CASE("a marker that is refused behind passthrough requests starts anew what is left",
+          "[direct]") {
   Bench b;
   b.post_list({IBV_WR_SEND, IBV_WR_SEND, IBV_WR_SEND});
   b.land(2);
   b.queue.clear(); // of a connection before
   b.completions.clear();
   b.device.posted.clear();
-  REQUIRE(post_bare(b, List({{IBV_WR_SEND, 0}})));
+  REQUIRE(post_passthrough(b, List({{IBV_WR_SEND, 0}})));
   post_software(b);
   REQUIRE(b.device.posted.size() == 2);
   b.queue.fail(); // an event told of it first
@@ -240,18 +246,19 @@ TEST_CASE("a marker that is refused behind bare requests starts anew what is lef
   CHECK(b.ring.empty());
 }
 
-TEST_CASE("back from SQE nothing bare is taken to be under way", "[direct]") {
+TEST_CASE("back from SQE nothing passthrough is taken to be under way", "[direct]") {
   Bench b;
-  REQUIRE(post_bare(b, List({{IBV_WR_RDMA_WRITE, signaled}, {IBV_WR_RDMA_WRITE, signaled}})));
-  b.queue.bare_failed();
+  REQUIRE(
+      post_passthrough(b, List({{IBV_WR_RDMA_WRITE, signaled}, {IBV_WR_RDMA_WRITE, signaled}})));
+  b.queue.passthrough_failed();
   b.queue.recover();
   post_software(b);
   CHECK(b.soft.busy());
 }
 
-TEST_CASE("a connection begins with nothing bare under way", "[direct]") {
+TEST_CASE("a connection begins with nothing passthrough under way", "[direct]") {
   Bench b;
-  REQUIRE(post_bare(b, List({{IBV_WR_RDMA_READ, 0}})));
+  REQUIRE(post_passthrough(b, List({{IBV_WR_RDMA_READ, 0}})));
   b.queue.clear();
   CHECK_FALSE(busy(b));
   CHECK(b.lane.receives() == 0);
@@ -322,6 +329,6 @@ TEST_CASE("direct requests wait, like others, for what the software lane has", "
   ibv_send_wr* rest = list.wr.data();
   CHECK(b.queue.post_direct(rest).why == 0);
   CHECK(rest == list.wr.data());
-  CHECK_FALSE(post_bare(b, list));
+  CHECK_FALSE(post_passthrough(b, list));
   CHECK(b.device.calls == 0);
 }

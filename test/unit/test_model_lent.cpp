@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-// Bare requests whose bytes go out of an unpinned region: something stands in for their elements,
-// of which the device sees nothing but that, and it is given back in time.
+// Passthrough requests whose bytes go out of an unpinned region: something stands in for their
+// elements, of which the device sees nothing but that, and it is given back in time.
 #include "two_programs.h"
 
 #include <cerrno>
@@ -60,7 +60,7 @@ void land(Program& p, uint64_t id, ibv_wc_status status = IBV_WC_SUCCESS) {
 
 } // namespace
 
-TEST_CASE("a message from an unpinned region goes bare, with the bytes it was posted with",
+TEST_CASE("a message from an unpinned region passes through, with the bytes it was posted with",
           "[lent]") {
   const uint32_t bytes = GENERATE(few, many);
   Two two;

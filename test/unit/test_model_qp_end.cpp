@@ -137,7 +137,7 @@ TEST_CASE("a late completion is nobody's, though the next queue pair has the num
   ibv_wc send{};
   send.qp_num = a.qp->qp_num;
   two.fabric.stalled = true;
-  // Fenced, it does not go bare: of a number of the program's nobody could tell.
+  // Fenced, it does not pass through: of a number of the program's nobody could tell.
   REQUIRE(a.post(IBV_WR_SEND, 1, 0, 64, b, 0, 0, IBV_SEND_SIGNALED | IBV_SEND_FENCE) == 0);
   send.wr_id = two.fabric.last_send;
   destroy(a);

@@ -296,7 +296,7 @@ TEST_CASE("what went unasked when the link goes is given to the device whole, on
   b.replays = true;
   b.queue.turn();
   REQUIRE(b.device.posted.size() == 1);
-  CHECK(b.ring.at(0).hand == Hand::way); // and no replay, of which a few bytes go
+  CHECK(b.ring.at(0).disposition == Disposition::way); // and no replay, of which a few bytes go
   b.land(0);
   CHECK(b.statuses() == Statuses{success});
 }
@@ -317,7 +317,8 @@ TEST_CASE("what the peer's CPU carried of pinned memory is given to the device w
   }
   b.queue.turn();
   REQUIRE(b.device.posted.size() == 1);
-  CHECK(b.ring.at(0).hand == Hand::way); // a replay would write a few bytes of anything
+  CHECK(b.ring.at(0).disposition ==
+        Disposition::way); // a replay would write a few bytes of anything
   b.land(0);
   CHECK(b.statuses() == Statuses{success});
 }
@@ -352,7 +353,7 @@ TEST_CASE("the link goes while a request is half through and the queue is stoppe
   b.answer(0);
   CHECK(b.ring.at(0).stage == Stage::half);
   b.queue.on_gone();
-  CHECK(b.ring.at(0).hand == Hand::replay);
+  CHECK(b.ring.at(0).disposition == Disposition::replay);
   b.queue.resume();
   CHECK(b.device.posted.size() == 1);
 }

@@ -14,10 +14,11 @@ using namespace adverb::test;
 
 namespace {
 
-bool walked[stages][hands][events];
+bool walked[stages][dispositions][events];
 
-bool& walked_at(Stage stage, Hand hand, Event event) {
-  return walked[static_cast<size_t>(stage)][static_cast<size_t>(hand)][static_cast<size_t>(event)];
+bool& walked_at(Stage stage, Disposition disposition, Event event) {
+  return walked[static_cast<size_t>(stage)][static_cast<size_t>(disposition)]
+               [static_cast<size_t>(event)];
 }
 
 // Allocations of this thread, counted by the operators below.
@@ -37,14 +38,14 @@ void operator delete(void* what, size_t) noexcept {
 }
 
 namespace adverb::steering {
-void watch_event(Stage stage, Hand hand, Event event) noexcept {
-  walked_at(stage, hand, event) = true;
+void watch_event(Stage stage, Disposition disposition, Event event) noexcept {
+  walked_at(stage, disposition, event) = true;
 }
 } // namespace adverb::steering
 
 namespace {
 
-// Every (stage, hand, event) that queue/README.md has a row for, and what it makes of it.
+// Every (stage, disposition, event) that queue/README.md has a row for, and what it makes of it.
 std::map<std::string, std::string> rows_of_readme() {
   std::ifstream file(ADVERB_SOURCE "/preload/queue/README.md");
   std::map<std::string, std::string> out;
@@ -64,12 +65,12 @@ std::map<std::string, std::string> rows_of_readme() {
   return out;
 }
 
-std::string name(Stage stage, Hand hand) {
+std::string name(Stage stage, Disposition disposition) {
   return std::string(stage_names[static_cast<size_t>(stage)]) + " " +
-         std::string(hand_names[static_cast<size_t>(hand)]);
+         std::string(disposition_names[static_cast<size_t>(disposition)]);
 }
-std::string name(Stage stage, Hand hand, Event event) {
-  return name(stage, hand) + " " + std::string(event_names[static_cast<size_t>(event)]);
+std::string name(Stage stage, Disposition disposition, Event event) {
+  return name(stage, disposition) + " " + std::string(event_names[static_cast<size_t>(event)]);
 }
 
 } // namespace
@@ -99,9 +100,9 @@ TEST_CASE("the table of queue/README.md is the code's, and every row has been wa
   const auto shown = rows_of_readme();
   std::map<std::string, std::string> coded;
   for (const Row& row : table) {
-    coded[name(row.stage, row.hand, row.event)] = name(row.to_stage, row.to_hand);
-    INFO(name(row.stage, row.hand, row.event));
-    CHECK(walked_at(row.stage, row.hand, row.event));
+    coded[name(row.stage, row.disposition, row.event)] = name(row.to_stage, row.to_disposition);
+    INFO(name(row.stage, row.disposition, row.event));
+    CHECK(walked_at(row.stage, row.disposition, row.event));
   }
   CHECK(shown == coded);
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-// Bare requests that name leased bytes of the peer's memory: READs, WRITEs and atomics, one at a
-// time, that report. What is leased is looked up for each, under the lock of Leases; what they
+// Passthrough requests that name leased bytes of the peer's memory: READs, WRITEs and atomics, one
+// at a time, that report. What is leased is looked up for each, under the lock of Leases; what they
 // bring comes to the program's own memory, by a window, so that nothing is left to be done when
 // they complete. All else that is leased goes by the ring (ways/leased.cpp).
-#include "queue/bare.h"
+#include "queue/passthrough.h"
 
 #include <cerrno>
 #include <new>
@@ -26,7 +26,8 @@ bool is_covered(Leases& leases, const ibv_send_wr& wr) {
 }
 } // namespace
 
-const std::shared_ptr<Leases>* BareRequests::leases_for(const ibv_send_wr& wr, uint32_t traits) {
+const std::shared_ptr<Leases>* PassthroughSends::leases_for(const ibv_send_wr& wr,
+                                                            uint32_t traits) {
   if ((traits & steering::trait_one_sided) == 0 || (wr.send_flags & IBV_SEND_FENCE) != 0 ||
       wr.num_sge != 1)
     return nullptr;
@@ -39,8 +40,8 @@ const std::shared_ptr<Leases>* BareRequests::leases_for(const ibv_send_wr& wr, u
   return leases != nullptr && (*leases)->any() && length - 1 < longest ? leases : nullptr;
 }
 
-bool BareRequests::use_lease(const std::shared_ptr<Leases>& leases, ibv_send_wr& mine,
-                             uint64_t length) noexcept {
+bool PassthroughSends::use_lease(const std::shared_ptr<Leases>& leases, ibv_send_wr& mine,
+                                 uint64_t length) noexcept {
   if (leases_ != leases) {
     if (!leased_.empty())
       return false;
@@ -65,20 +66,20 @@ bool BareRequests::use_lease(const std::shared_ptr<Leases>& leases, ibv_send_wr&
   }
 }
 
-void BareRequests::end_last_lease() noexcept {
+void PassthroughSends::end_last_lease() noexcept {
   transfer::Lease* const lease = leased_.back().lease;
   leased_.unpush();
   leases_->done(*lease);
 }
 
-void BareRequests::end_first_lease() noexcept {
+void PassthroughSends::end_first_lease() noexcept {
   transfer::Lease* const lease = leased_.front().lease;
   leased_.pop();
   leases_->done(*lease);
 }
 
-int BareRequests::post_leased(ibv_send_wr* wr, ibv_send_wr** bad,
-                              registration::SendSources::Copy& copy) {
+int PassthroughSends::post_leased(ibv_send_wr* wr, ibv_send_wr** bad,
+                                  registration::SendSources::Copy& copy) {
   const uint32_t traits = steering::traits_of(wr->opcode);
   const auto* const leases = leases_for(*wr, traits);
   if (leases == nullptr)
@@ -103,8 +104,8 @@ int BareRequests::post_leased(ibv_send_wr* wr, ibv_send_wr** bad,
   return rc;
 }
 
-int BareRequests::post_leased_copied(ibv_send_wr* wr, ibv_send_wr** bad,
-                                     const registration::SendSources::Copy& copy, bool copied) {
+int PassthroughSends::post_leased_copied(ibv_send_wr* wr, ibv_send_wr** bad,
+                                         const registration::SendSources::Copy& copy, bool copied) {
   const uint32_t traits = steering::traits_of(wr->opcode);
   int rc = not_plain;
   if (copied && (flags_ & not_now) == 0)
@@ -114,8 +115,8 @@ int BareRequests::post_leased_copied(ibv_send_wr* wr, ibv_send_wr** bad,
   return rc;
 }
 
-int BareRequests::post_by_lease(ibv_send_wr* wr, ibv_sge element, ibv_send_wr** bad,
-                                uint32_t traits, const std::shared_ptr<Leases>& leases) {
+int PassthroughSends::post_by_lease(ibv_send_wr* wr, ibv_sge element, ibv_send_wr** bad,
+                                    uint32_t traits, const std::shared_ptr<Leases>& leases) {
   ibv_send_wr mine = *wr;
   mine.sg_list = &element;
   if (!use_lease(leases, mine, element.length))
@@ -136,25 +137,25 @@ int BareRequests::post_by_lease(ibv_send_wr* wr, ibv_sge element, ibv_send_wr** 
 
 // Where nothing that is kept would do: the element gets what it needs, which is learned for the
 // next one.
-int BareRequests::post_leased_lent(ibv_send_wr* wr, ibv_send_wr** bad, uint32_t traits,
-                                   bool brought_in) {
+int PassthroughSends::post_leased_lent(ibv_send_wr* wr, ibv_send_wr** bad, uint32_t traits,
+                                       bool brought_in) {
   if (((wr->send_flags | parts_.flags) & IBV_SEND_SIGNALED) == 0)
-    return not_bare;
+    return not_passthrough;
   const auto* const leases = leases_for(*wr, traits);
   if (leases == nullptr)
-    return not_bare;
+    return not_passthrough;
   const ibv_sge& own = *wr->sg_list;
   if (!is_covered(**leases, *wr))
-    return not_bare;
+    return not_passthrough;
   if (steering::is_inline(*wr)) { // its element's key means nothing
     reset_if_drained();
     const int rc =
         (flags_ & not_now) == 0 ? post_by_lease(wr, own, bad, traits, *leases) : int{not_plain};
-    return rc == not_plain ? int{not_bare} : rc;
+    return rc == not_plain ? int{not_passthrough} : rc;
   }
   if ((traits & steering::trait_brings) != 0 && own.length < parts_.copy_below && !brought_in &&
       parts_.regions.may_be_virtual(own.lkey) && ++staged_ % window_each != 0)
-    return not_bare;
+    return not_passthrough;
   return brought_in ? post_lent(*wr, bad, leases) : int{pages_first};
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-// Bare requests that are not the common case: lists, what does not report, lent elements.
-#include "queue/bare.h"
+// Passthrough requests that are not the common case: lists, what does not report, lent elements.
+#include "queue/passthrough.h"
 #include "world/no_cancel.h"
 
 #include <algorithm>
@@ -11,13 +11,13 @@
 namespace adverb::queue {
 
 // Apart, so that devices whose posts are no system calls keep nothing for it: it takes 10 ns.
-int BareRequests::post_uncancelled(ibv_send_wr* wr, ibv_send_wr** bad) {
+int PassthroughSends::post_uncancelled(ibv_send_wr* wr, ibv_send_wr** bad) {
   const NoCancel whole;
   return parts_.post_send(parts_.qp, wr, bad);
 }
 
 // What another is to carry goes by the ring, where the choice is made.
-bool BareRequests::is_by_device(const ibv_send_wr& wr) const noexcept {
+bool PassthroughSends::is_by_device(const ibv_send_wr& wr) const noexcept {
   if (has_wrong_count(wr))
     return true;
   uint64_t length = 0;
@@ -26,7 +26,7 @@ bool BareRequests::is_by_device(const ibv_send_wr& wr) const noexcept {
   return steer_ == nullptr || steer_->by_device(wr.opcode, wr.wr.rdma.remote_addr, length);
 }
 
-bool BareRequests::ask(const ibv_send_wr& wr, uint32_t traits) {
+bool PassthroughSends::ask(const ibv_send_wr& wr, uint32_t traits) {
   if ((traits & steering::trait_one_sided) == 0 || real_.is(steering::remote_key(wr)) ||
       !parts_.keys.is_real(steering::remote_key(wr), real_) || !key_is_known(wr, traits))
     return false;
@@ -34,13 +34,13 @@ bool BareRequests::ask(const ibv_send_wr& wr, uint32_t traits) {
   return true;
 }
 
-int BareRequests::not_taken(const ibv_send_wr& wr, int why) noexcept {
+int PassthroughSends::not_taken(const ibv_send_wr& wr, int why) noexcept {
   reports_.unpost_signaled();
   receives_ -= steering::traits_of(wr.opcode) / steering::trait_receives % 2;
   return why;
 }
 
-void BareRequests::take(const ibv_send_wr& wr, uint32_t traits) noexcept {
+void PassthroughSends::take(const ibv_send_wr& wr, uint32_t traits) noexcept {
   const bool is_signaled = ((wr.send_flags | parts_.flags) & IBV_SEND_SIGNALED) != 0;
   reports_.post(is_signaled);
   if (!is_signaled)
@@ -49,26 +49,26 @@ void BareRequests::take(const ibv_send_wr& wr, uint32_t traits) noexcept {
   receives_ += traits / steering::trait_receives % 2;
 }
 
-int BareRequests::post(ibv_send_wr* list, ibv_send_wr** bad, bool brought_in) {
+int PassthroughSends::post(ibv_send_wr* list, ibv_send_wr** bad, bool brought_in) {
   if (list == nullptr)
-    return not_bare;
+    return not_passthrough;
   uint64_t wanted = 0;
   for (const ibv_send_wr* wr = list; wr != nullptr; wr = wr->next, ++wanted) {
     const uint32_t traits = steering::traits_of(wr->opcode);
-    if (!is_bare(wr->wr_id))
-      return not_bare;
+    if (!is_passthrough(wr->wr_id))
+      return not_passthrough;
     if (!key_stands(*wr, traits))
       return list->next == nullptr ? post_leased_lent(list, bad, traits, brought_in)
-                                   : int{not_bare};
+                                   : int{not_passthrough};
     if (elements_stand(*wr, traits))
       continue;
     if (list->next != nullptr || !may_be_lent(*list, traits))
-      return not_bare;
+      return not_passthrough;
     return brought_in ? post_lent(*list, bad) : int{pages_first};
   }
   reset_if_drained();
   if (!has_room_for(wanted)) [[unlikely]]
-    return not_bare;         // those that fit go direct
+    return not_passthrough;  // those that fit go direct
   ibv_send_wr* first = list; // should the provider not say
   const int rc = post_to_device(list, &first);
   if (rc != 0) [[unlikely]]
@@ -84,14 +84,15 @@ int BareRequests::post(ibv_send_wr* list, ibv_send_wr** bad, bool brought_in) {
 
 // What is brought has to be delivered, and behind a fence the bytes may not be there yet. The
 // provider does not see elements without bytes.
-bool BareRequests::may_be_lent(const ibv_send_wr& wr, uint32_t traits) const noexcept {
+bool PassthroughSends::may_be_lent(const ibv_send_wr& wr, uint32_t traits) const noexcept {
   return (traits & steering::trait_brings) == 0 && (wr.send_flags & IBV_SEND_FENCE) == 0 &&
          static_cast<size_t>(wr.num_sge) <=
              std::min<size_t>(lent_elements_max, parts_.elements_most);
 }
 
 // No exception may leave: who posts holds the queue pair's lock by hand.
-bool BareRequests::lend(const ibv_send_wr& wr, std::span<ibv_sge> elements, size_t& lent) noexcept {
+bool PassthroughSends::lend(const ibv_send_wr& wr, std::span<ibv_sge> elements,
+                            size_t& lent) noexcept {
   const bool brings = steering::reads_remote(wr.opcode);
   try {
     for (const ibv_sge& own : std::span(wr.sg_list, static_cast<size_t>(wr.num_sge))) {
@@ -113,23 +114,23 @@ bool BareRequests::lend(const ibv_send_wr& wr, std::span<ibv_sge> elements, size
 }
 
 // `leases`: it goes by one of these.
-int BareRequests::post_lent(ibv_send_wr& wr, ibv_send_wr** bad,
-                            const std::shared_ptr<transfer::Leases>* leases) {
+int PassthroughSends::post_lent(ibv_send_wr& wr, ibv_send_wr** bad,
+                                const std::shared_ptr<transfer::Leases>* leases) {
   reset_if_drained();
   if (!has_room_for(1)) [[unlikely]]
-    return not_bare;
+    return not_passthrough;
   std::array<ibv_sge, lent_elements_max> elements; // NOLINT: set one by one
   size_t lent = 0;
   if (!lend(wr, elements, lent)) [[unlikely]] {
     give_back_last(lent);
-    return not_bare; // which tries again, and says why not
+    return not_passthrough; // which tries again, and says why not
   }
   ibv_send_wr mine = wr;
   mine.sg_list = elements.data();
   mine.num_sge = static_cast<int>(lent);
   if (leases != nullptr && !use_lease(*leases, mine, wr.sg_list->length)) [[unlikely]] {
     give_back_last(lent);
-    return not_bare;
+    return not_passthrough;
   }
   if (lent != 0)
     open_.store(false, std::memory_order_relaxed); // the provider's doorbell comes after it
@@ -151,7 +152,7 @@ int BareRequests::post_lent(ibv_send_wr& wr, ibv_send_wr** bad,
   return 0;
 }
 
-void BareRequests::learn(const ibv_send_wr& wr, registration::Window* window) noexcept {
+void PassthroughSends::learn(const ibv_send_wr& wr, registration::Window* window) noexcept {
   if (!steering::reads_remote(wr.opcode))
     sources_.learn(*wr.sg_list, window);
   else if (window != nullptr)
@@ -159,7 +160,7 @@ void BareRequests::learn(const ibv_send_wr& wr, registration::Window* window) no
 }
 
 // From a window that the queue pair keeps.
-int BareRequests::post_borrowed(ibv_send_wr* wr, ibv_send_wr** bad, uint32_t traits) {
+int PassthroughSends::post_borrowed(ibv_send_wr* wr, ibv_send_wr** bad, uint32_t traits) {
   ibv_sge element; // NOLINT: set by borrow()
   if (!sources_.borrow(*wr->sg_list, reports_.next_report(), element))
     return not_plain;
@@ -169,19 +170,19 @@ int BareRequests::post_borrowed(ibv_send_wr* wr, ibv_send_wr** bad, uint32_t tra
   return rc;
 }
 
-void BareRequests::give_back_last(size_t lent) noexcept {
+void PassthroughSends::give_back_last(size_t lent) noexcept {
   for (; lent != 0; --lent, lent_.unpush())
     if (lent_.back().hold)
       parts_.elements.give_back(lent_.back().hold);
 }
 
-void BareRequests::give_back_first() noexcept {
+void PassthroughSends::give_back_first() noexcept {
   if (lent_.front().hold)
     parts_.elements.give_back(lent_.front().hold);
   lent_.pop();
 }
 
-void BareRequests::give_back_reported() noexcept {
+void PassthroughSends::give_back_reported() noexcept {
   while (!lent_.empty() && reports_.has_come(lent_.front().report))
     give_back_first();
   while (!leased_.empty() && reports_.has_come(leased_.front().report))
@@ -189,7 +190,7 @@ void BareRequests::give_back_reported() noexcept {
   open_.store(is_open_ && none_in_use());
 }
 
-void BareRequests::give_back_all() noexcept {
+void PassthroughSends::give_back_all() noexcept {
   while (!lent_.empty())
     give_back_first();
   end_leases();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // Requests of which nothing is kept: the program's own list, under its own numbers, goes to the
-// provider as it stands (**bare**), and their completions are the program's as they come. What is
-// with the device is known by counting (report_counter.h). If a request's bytes go out from an
-// unpinned region, it goes with elements that stand in for its own, **lent**; what stands in is
+// provider as it stands (**passthrough**), and their completions are the program's as they come.
+// What is with the device is known by counting (report_counter.h). If a request's bytes go out from
+// an unpinned region, it goes with elements that stand in for its own, **lent**; what stands in is
 // given back when its report, or one behind it, has come. If a request names bytes that this
 // process leases of its peer's memory, it goes with the lease's real key in the place of the
 // virtual one, and that use of the lease ends the same way.
@@ -40,12 +40,12 @@ namespace adverb::queue {
 
 // Queue pairs post under wr_ids of adverb's: the request's sequence number, which has number_bit,
 // with marker_bit the last one that a marker stands behind; receives carry receive_bit. What has
-// none of them is the program's own, of a bare request. (The opcode of a failed completion is
-// undefined, so it cannot tell.)
+// none of them is the program's own, of a passthrough request. (The opcode of a failed completion
+// is undefined, so it cannot tell.)
 inline constexpr uint64_t number_bit = uint64_t{1} << 61;
 inline constexpr uint64_t marker_bit = uint64_t{1} << 62;
 inline constexpr uint64_t receive_bit = uint64_t{1} << 63;
-constexpr bool is_bare(uint64_t wr_id) noexcept {
+constexpr bool is_passthrough(uint64_t wr_id) noexcept {
   return (wr_id & (number_bit | marker_bit | receive_bit)) == 0;
 }
 
@@ -67,7 +67,7 @@ protected:
   ~RemoteKeys() = default;
 };
 
-class BareRequests {
+class PassthroughSends {
 public:
   struct Parts {
     World& world;
@@ -87,7 +87,7 @@ public:
     uint32_t elements_most = 1;  // of a request, as the program was told
     bool by_system_call = false; // the provider's post, where a thread may be cancelled
   };
-  explicit BareRequests(const Parts& parts) noexcept
+  explicit PassthroughSends(const Parts& parts) noexcept
       : parts_(parts), sources_(parts.world, parts.regions, parts.staging, parts.pd,
                                 parts.copy_below, reports_.polled()),
         destination_(parts.world, parts.regions, parts.pd, reports_.polled(), true) {}
@@ -126,7 +126,7 @@ public:
   [[gnu::always_inline]] int post_plain(ibv_send_wr* list, ibv_send_wr** bad) {
     constexpr unsigned looked_at =
         not_now | IBV_SEND_SIGNALED | (may_be_inline ? 0 : IBV_SEND_INLINE);
-    if (list == nullptr || list->next != nullptr || !is_bare(list->wr_id) ||
+    if (list == nullptr || list->next != nullptr || !is_passthrough(list->wr_id) ||
         ((list->send_flags | flags_) & looked_at) != IBV_SEND_SIGNALED)
       return not_plain;
     const uint32_t traits = steering::traits_of(list->opcode);
@@ -172,10 +172,10 @@ public:
                          const registration::SendSources::Copy& copy, bool copied);
   [[gnu::cold]] int not_taken(const ibv_send_wr& wr, int why) noexcept; // the last that was counted
   // Any list: it goes to the provider, which answers as ibv_post_send, and looks at `bad` only when
-  // it fails; `not_bare`: it does not, for one in it needs more; `pages_first`: it would be lent
-  // elements, and their pages, unless they have been `brought_in`, are to be looked at without
+  // it fails; `not_passthrough`: it does not, for one in it needs more; `pages_first`: it would be
+  // lent elements, and their pages, unless they have been `brought_in`, are to be looked at without
   // locks.
-  static constexpr int not_bare = none_of_providers + 2;
+  static constexpr int not_passthrough = none_of_providers + 2;
   static constexpr int pages_first = none_of_providers + 3;
   int post(ibv_send_wr* list, ibv_send_wr** bad, bool brought_in);
 
