@@ -461,16 +461,16 @@ steering::Facts Qp::facts(const steering::Request& r) {
 
 // A key that was told to be real stays so while the peer's process lives, whatever becomes of the
 // link; and a stock peer's all are.
-bool Qp::is_real(uint32_t remote_key, steering::RealKey& real) {
+bool Qp::is_real(uint32_t remote_key, steering::KeyAnswer& answer) {
   const Peer peer = peer_;
   if (peer == Peer::stock)
-    real = {remote_key, 0, &steering::never_changes};
+    answer = {remote_key, 0, &steering::never_changes};
   if (peer == Peer::stock)
     return true;
-  if (peer != Peer::linked || !messages_.is_real(remote_key, real))
+  if (peer != Peer::linked || !messages_.is_real(remote_key, answer))
     return false;
-  real.steered = steer_ != nullptr && !serves_none_ &&
-                 messages_.verdict(remote_key).served != steering::KeyVerdict::none;
+  answer.steered = steer_ != nullptr && !serves_none_ &&
+                   messages_.verdict(remote_key).served != steering::KeyVerdict::none;
   return true;
 }
 

@@ -124,7 +124,7 @@ public:
 
   // QueueHost and QpLane::Device: for the send queue, under lock_.
   steering::Facts facts(const steering::Request& r) override;
-  bool is_real(uint32_t remote_key, steering::RealKey& real) override;
+  bool is_real(uint32_t remote_key, steering::KeyAnswer& answer) override;
   const std::shared_ptr<transfer::Leases>* leases(uint64_t& longest) override;
   uint32_t epoch(const steering::Request& r) const noexcept override;
   void ask_peer() override;

@@ -27,10 +27,18 @@ bool PassthroughSends::is_by_device(const ibv_send_wr& wr) const noexcept {
 }
 
 bool PassthroughSends::ask(const ibv_send_wr& wr, uint32_t traits) {
-  if ((traits & steering::trait_one_sided) == 0 || real_.is(steering::remote_key(wr)) ||
-      !parts_.keys.is_real(steering::remote_key(wr), real_) || !key_is_known(wr, traits))
+  const uint32_t key = steering::remote_key(wr);
+  if ((traits & steering::trait_one_sided) == 0 || real_.is(key) || virtual_.is(key))
     return false;
-  parts_.keys.on_real(steering::remote_key(wr));
+  steering::KeyAnswer answer;
+  if (!parts_.keys.is_real(key, answer)) {
+    virtual_ = answer;
+    return false;
+  }
+  real_ = answer;
+  if (!key_is_known(wr, traits))
+    return false;
+  parts_.keys.on_real(key);
   return true;
 }
 

@@ -52,9 +52,9 @@ constexpr bool is_passthrough(uint64_t wr_id) noexcept {
 // What is known of the peer's keys.
 class RemoteKeys {
 public:
-  // Whether the remote key is known to be one that the peer's device judges; `real` then says so
-  // until the queue is stopped, cleared, or told that the link is gone.
-  virtual bool is_real(uint32_t remote_key, steering::RealKey& real) = 0;
+  // Whether the remote key is known to be one that the peer's device judges. If it is known whether
+  // it is, `answer` says so until the queue is stopped, cleared, or told that the link is gone.
+  virtual bool is_real(uint32_t remote_key, steering::KeyAnswer& answer) = 0;
   // For the trace: requests under a key take the short way from here on; and a request that a lease
   // carries there, of another shape than the one before.
   virtual void on_real(uint32_t remote_key) noexcept = 0;
@@ -95,7 +95,7 @@ public:
   // Whether the device may have it as it stands. What this does not know to be so takes the long
   // way.
   bool stands(const ibv_send_wr& wr) { return stands(wr, steering::traits_of(wr.opcode)); }
-  void forget_key() noexcept { real_ = {}; }
+  void forget_key() noexcept { real_ = virtual_ = {}; }
   // Of requests to real keys, who carries which; outlives this. Null: the device carries all.
   void steer_by(steering::Steer* steer) noexcept {
     steer_ = steer;
@@ -384,7 +384,8 @@ private:
   std::shared_ptr<transfer::Leases> leases_; // of which those are
   uint64_t leased_like_ = UINT64_MAX;
   uint32_t staged_ = 0; // READs and atomics in leases that what they brought was to be copied for
-  steering::RealKey real_; // the last that was asked for
+  steering::KeyAnswer real_;    // the last key that was found to be real
+  steering::KeyAnswer virtual_; // and the last that was not
   steering::Steer* steer_ = nullptr;
   Atomic<bool> open_{false}; // and nothing is lent: for on_completion_polled()
   registration::SendSources sources_;

@@ -29,12 +29,12 @@ struct KeyVerdict {
   bool is_served() const noexcept { return served != not_asked && served != none; }
 };
 
-// A key that was found to be the device's own, and until when that holds: while `changes` says what
-// it said then.
+// A remote key for which it was found out whether it is the device's own, and until when that
+// holds: while `changes` says what it said then.
 inline constinit const Atomic<uint32_t> never_changes{0};
-struct RealKey {
+struct KeyAnswer {
   uint32_t key = 0;
-  uint32_t at = 1; // none
+  uint32_t at = 1; // of no key
   const Atomic<uint32_t>* changes = &never_changes;
   bool steered = false; // requests to it may have to go by the peer's CPU: Steer says which
 

@@ -58,15 +58,15 @@ public:
   }
   // What a key is likely to be that nothing is known of.
   bool key_likely_virtual() const noexcept { return initiator_->key_likely_virtual(); }
-  // Whether it is one that the peer's device judges; then `real` says so, as long as the lane is
-  // joined.
-  bool is_real(uint32_t rkey, steering::RealKey& real) const noexcept {
+  // Whether it is one that the peer's device judges. If that is known, `answer` says so as long as
+  // the lane is joined.
+  bool is_real(uint32_t rkey, steering::KeyAnswer& answer) const noexcept {
     const auto& changes = initiator_->key_changes();
     const uint32_t at = changes.load(std::memory_order_acquire); // before the verdict
-    if (verdict(rkey).kind != steering::KeyVerdict::Kind::real)
-      return false;
-    real = {rkey, at, &changes};
-    return true;
+    const steering::KeyVerdict found = verdict(rkey);
+    if (found.known())
+      answer = {rkey, at, &changes};
+    return found.kind == steering::KeyVerdict::Kind::real;
   }
   void learn(uint32_t rkey, steering::KeyVerdict::Kind kind) noexcept {
     initiator_->learn(rkey, kind);

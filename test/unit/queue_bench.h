@@ -201,10 +201,10 @@ struct Bench : queue::QueueHost {
     return leased ? &leased : nullptr;
   }
   std::shared_ptr<transfer::Leases> leased; // of the peer's memory
-  bool is_real(uint32_t key, steering::RealKey& real) override {
+  bool is_real(uint32_t key, steering::KeyAnswer& answer) override {
     ++asked_real;
-    if (known.key.kind == KeyVerdict::Kind::real)
-      real = {key, changes, &changes};
+    if (known.key.known())
+      answer = {key, changes, &changes};
     return known.key.kind == KeyVerdict::Kind::real;
   }
   void on_real(uint32_t) noexcept override {}

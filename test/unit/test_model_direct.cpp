@@ -192,12 +192,14 @@ TEST_CASE("nothing passes through that adverb could not tell or would have to st
   }
 }
 
-TEST_CASE("that a key is real is remembered until the peer may have said otherwise", "[direct]") {
+TEST_CASE("whether a key is real is remembered until the peer may have said otherwise",
+          "[direct]") {
   Bench b;
   REQUIRE(post_passthrough(b, List({{IBV_WR_RDMA_WRITE, signaled}})));
   REQUIRE(post_passthrough(b, List({{IBV_WR_RDMA_WRITE, signaled}})));
   CHECK(b.asked_real == 1);
   b.become_virtual();
+  CHECK_FALSE(post_passthrough(b, List({{IBV_WR_RDMA_WRITE, signaled}})));
   CHECK_FALSE(post_passthrough(b, List({{IBV_WR_RDMA_WRITE, signaled}})));
   CHECK(b.asked_real == 2);
   b.become_real();
@@ -212,6 +214,16 @@ TEST_CASE("that a key is real is remembered until the peer may have said otherwi
   b.queue.clear();
   CHECK(post_passthrough(b, List({{IBV_WR_RDMA_WRITE, signaled}})));
   CHECK(b.asked_real == 6);
+  b.become_virtual();
+  CHECK_FALSE(post_passthrough(b, List({{IBV_WR_RDMA_WRITE, signaled}})));
+  b.queue.on_gone();
+  CHECK_FALSE(post_passthrough(b, List({{IBV_WR_RDMA_WRITE, signaled}})));
+  CHECK(b.asked_real == 8);
+  b.known.key.kind = steering::KeyVerdict::Kind::unknown; // which the peer may change at any time
+  b.queue.on_gone();
+  CHECK_FALSE(post_passthrough(b, List({{IBV_WR_RDMA_WRITE, signaled}})));
+  CHECK_FALSE(post_passthrough(b, List({{IBV_WR_RDMA_WRITE, signaled}})));
+  CHECK(b.asked_real == 10);
 }
 
 TEST_CASE("what waits behind a passthrough request that fails is flushed", "[direct]") {
