@@ -185,6 +185,8 @@ int main(int argc, char** argv) {
   for (const uint64_t count : {warm, wanted.count}) {
     if (count == 0)
       poll(nullptr, 0, 100); // what has been going on comes to rest
+    if (count == 0 && !owner)
+      fputs("idle\n", stderr); // for who is to stop them: no lock of the device is held
     before = used();
     if (count == 0)
       poll(nullptr, 0, wanted.idle);

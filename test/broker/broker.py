@@ -173,6 +173,8 @@ def one_for_all(programs):
 def a_stopped_program(programs):
     pair = started(programs)
     broker, = brokers()
+    # Not before: it might hold a lock of the loopback device, which is the whole host's.
+    assert pair.stdout.readline() == b"idle\n"
     os.killpg(pair.pid, signal.SIGSTOP)
     before = served_by(broker)
     assert not (why := programs.work()), why
