@@ -4,11 +4,14 @@
 
 #include "model/cq.h"
 
+#include <algorithm>
 #include <array>
+#include <chrono>
 #include <future>
 
 using namespace adverb;
 using namespace adverb::test;
+using namespace std::chrono_literals;
 
 TEST_CASE("a poll for one looks past completions that are not the program's", "[cq]") {
   Two two;
@@ -127,6 +130,37 @@ TEST_CASE("a queue pair that is stuck does not keep another of its queue waiting
   const auto done = a.poll();
   REQUIRE(done.size() == 1);
   CHECK(done[0].wr_id == 4);
+}
+
+TEST_CASE("what waits for the device goes on though the program does not poll, however late",
+          "[cq]") {
+  Two two;
+  Program& a = two.a;
+  Program& b = two.b;
+  fill(a, 7);
+  REQUIRE(a.post(IBV_WR_RDMA_WRITE, 1, 0, 64, b, 0, b.mr->rkey) == 0);
+  REQUIRE(drain(two, a).size() == 1); // both ends know each other
+  two.fabric.stuck = a.qp->qp_num;    // its SEND meets no receive
+  REQUIRE(a.post(IBV_WR_SEND, 2, 0, 64, b, 0, 0) == 0);
+  ibv_wc sent{};
+  sent.wr_id = two.fabric.last_send;
+  sent.qp_num = a.qp->qp_num;
+  REQUIRE(a.post(IBV_WR_RDMA_WRITE, 3, 0, 64, b, 300, b.mr->rkey) == 0);
+  const auto pass_time = [&two, &a] {
+    for (int i = 0; i < 16; ++i) {
+      a.bench.service.pass(4ms);
+      two.settle();
+    }
+  };
+  const auto has_come = [&a, &b] {
+    return std::equal(a.memory.begin(), a.memory.begin() + 64, b.memory.begin() + 300);
+  };
+  pass_time();
+  CHECK_FALSE(has_come());
+  FakeFabric::complete(a.cq, sent);
+  two.fabric.stuck = 0;
+  pass_time();
+  CHECK(has_come());
 }
 
 // The device has no room for more.
