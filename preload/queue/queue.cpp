@@ -214,7 +214,7 @@ Queue::Refused Queue::turn(uint64_t sync, bool whole) {
   if (report_below_ > ring_.head() && device_.busy() && gate_ != Gate::stopped) [[unlikely]]
     device_.want_reported();
   // A program may look at its memory rather than poll.
-  if (elements_.lands_apart() && device_.busy() && gate_ != Gate::stopped)
+  if (elements_.copies_in() && device_.busy() && gate_ != Gate::stopped)
     device_.wish_in_time();
   if (passthrough_wished_ && gate_ != Gate::stopped) [[unlikely]] {
     passthrough_wished_ = passthrough_.used_until(passthrough_report_);

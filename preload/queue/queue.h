@@ -118,7 +118,7 @@ public:
   // The same of what is to be brought to its place by whoever takes completions, for the program
   // does not.
   void have_brought() {
-    if (elements_.lands_apart() && gate_ != Gate::stopped)
+    if (elements_.copies_in() && gate_ != Gate::stopped)
       device_.want_brought();
     turn();
   }

@@ -3,10 +3,15 @@
 // need not allow.
 #include "two_programs.h"
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
+#include <chrono>
+#include <span>
 
 using namespace adverb;
 using namespace adverb::test;
+using namespace std::chrono_literals;
 
 namespace {
 
@@ -77,6 +82,21 @@ TEST_CASE("what a request asked that was given back keeps no other waiting", "[m
   CHECK(word(b, 2 * page) == 0);
   CHECK(word(b, 3 * page) == 1);
   CHECK(word(b, 4 * page) == 1);
+}
+
+TEST_CASE("what an atomic brings comes to its place though the program does not poll", "[marker]") {
+  Two two(allowing(IBV_ACCESS_REMOTE_ATOMIC));
+  Program& a = two.a;
+  Program& b = two.b;
+  const auto bytes = std::array<unsigned char, 8>{9, 8, 7, 6, 5, 4, 3, 2};
+  std::ranges::copy(bytes, b.memory.begin() + page);
+  const unsigned flags = GENERATE(unsigned{IBV_SEND_SIGNALED}, 0U);
+  REQUIRE(add_one(a, 1, 64, b, page, flags) == 0);
+  for (int i = 0; i < 16; ++i) {
+    a.bench.service.pass(4ms);
+    two.settle();
+  }
+  CHECK(std::ranges::equal(bytes, std::span(a.memory).subspan(64, 8)));
 }
 
 TEST_CASE("unsignaled atomics on many pages need no other right", "[marker]") {
