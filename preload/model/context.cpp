@@ -83,6 +83,7 @@ void Context::measure_critical_size(ibv_pd* pd) {
 int Context::drop(ibv_pd* pd, int (*dealloc)(ibv_pd*)) {
   if (regions_.any_virtual(pd))
     return EBUSY; // as of any other region
+  regions_.ends(pd);
   std::shared_ptr<Pd> mine;
   {
     const std::lock_guard hold(lock_);

@@ -128,7 +128,7 @@ public:
   int change(Region& region, const Change& c, std::unique_lock<SharedMutex>& regions) override {
     const Wanted now = changed(region, c);
     regions.lock();
-    means_.views.changed(region, now.pd);
+    means_.views.changed(region);
     auto& r = static_cast<Unpinned&>(region);
     count_live(r, -1);
     set(r, now);
@@ -141,7 +141,7 @@ public:
     auto& r = static_cast<Unpinned&>(region);
     if (!std::exchange(r.left, true))
       count_live(r, -1);
-    means_.views.changed(r, now.pd);
+    means_.views.changed(r);
     keep_what_may_be(r, now);
   }
 

@@ -525,6 +525,10 @@ void Regions::served(uint32_t key, uint64_t address, uint64_t length) noexcept {
     region->backend->served(*region, address, length);
 }
 
+void Regions::ends(const ibv_pd* pd) noexcept {
+  views_->ends(pd);
+}
+
 void Regions::in_child() {
   renew(lock_);
   windows_.in_child();

@@ -100,6 +100,8 @@ public:
   bool awaits_copy(uint32_t key, uint64_t address, uint64_t length) const;
   // Some region lives in the domain that the provider knows nothing of.
   bool any_virtual(const ibv_pd* pd) const;
+  // The domain is about to be given back to the provider, and none lives in it.
+  void ends(const ibv_pd* pd) noexcept;
   // In any domain.
   bool any_virtual() const noexcept { return virtual_keys_.load() != 0; }
   // Some region may be reached from outside with a virtual key.

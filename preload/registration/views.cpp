@@ -20,7 +20,7 @@ using observe::Gauge;
 namespace {
 constexpr size_t tasks_max = 256; // what is to be shown beyond that is not: a READ finds out
 constexpr uint64_t page = 4096;
-constexpr size_t former_max = 4; // images of a region that peers may have before they are told
+constexpr size_t former_max = 64; // images of a region that peers read by, though it has changed
 } // namespace
 
 struct ViewOfImage {
@@ -291,38 +291,59 @@ void Views::drop(Region& region) noexcept {
   give_back_all(*image);
 }
 
-void Views::changed(Region& region, const ibv_pd* now) noexcept {
-  // Its protection domain may end before it does.
-  if (!same_pd(region.pd, now))
-    return drop(region);
+void Views::changed(Region& region) noexcept {
   auto image = leave(region, false);
   if (image == nullptr)
     return;
   const std::lock_guard making(image->making);
   if (std::exchange(image->begun, false))
     world_.view_source().end(image->image);
-  std::shared_ptr<ImageOfRegion> oldest;
+  std::vector<std::shared_ptr<ImageOfRegion>> over;
   try {
     const Held held(lock_);
     auto& all = region.former_images;
-    std::erase_if(all, [](const auto& each) { return each->views.empty(); });
-    if (image->views.empty())
-      return;
+    all.reserve(all.size() + 1);
+    over.reserve(all.size() + 1);
     all.push_back(image);
-    if (all.size() > former_max) {
-      oldest = all.front();
-      all.erase(all.begin());
+    for (auto each = all.begin(); each != all.end();) {
+      const bool in_use =
+          std::ranges::any_of((*each)->views, [](const auto& view) { return view->users != 0; });
+      if (in_use && all.end() - each <= static_cast<std::ptrdiff_t>(former_max)) {
+        ++each;
+        continue;
+      }
+      over.push_back(std::move(*each));
+      each = all.erase(each);
     }
     sweep_later(held);
   } catch (const std::bad_alloc&) { // peers that read by it meet an error
     world_.counters.count(Counter::exceptions_caught);
     give_back_all(*image);
   }
-  if (oldest != nullptr) {
-    const std::lock_guard making_it(oldest->making);
-    give_back_all(*oldest);
-  }
+  for (const auto& each : over)
+    if (each == image) {
+      give_back_all(*each);
+    } else {
+      const std::lock_guard making_it(each->making);
+      give_back_all(*each);
+    }
   world_.recalls().views_changed();
+}
+
+void Views::ends(const ibv_pd* pd) noexcept {
+  std::vector<std::shared_ptr<ImageOfRegion>> all;
+  try {
+    const Held held(lock_);
+    for (const auto& weak : images_)
+      if (auto image = weak.lock(); image != nullptr && image->over && same_pd(image->image.pd, pd))
+        all.push_back(std::move(image));
+  } catch (const std::bad_alloc&) { // the device says that the domain is in use
+    world_.counters.count(Counter::exceptions_caught);
+  }
+  for (const auto& image : all) {
+    const std::lock_guard making(image->making);
+    give_back_all(*image);
+  }
 }
 
 void Views::sweep_later(const Held& /*held*/) {

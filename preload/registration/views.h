@@ -9,7 +9,8 @@
 // Views need not be called back when memory changes: they show what the addresses hold, or the
 // pattern. All of a region's end with it, at once. Where a region changes they show the pattern
 // from then on, and peers that read by them find out and ask the CPU; they are called back, and
-// nobody waits for that.
+// nobody waits for that. Each is given back when no peer has it, and in any case with its region or
+// its protection domain.
 //
 // One per program context. Thread-safe; its lock is taken inside that of Regions.
 #pragma once
@@ -59,8 +60,11 @@ public:
 
   /// The region ends. Waits for what is being built of it.
   void drop(Region& region) noexcept;
-  /// It changes, to what it is `now`. The same.
-  void changed(Region& region, const ibv_pd* now) noexcept;
+  /// It changes. The same.
+  void changed(Region& region) noexcept;
+  /// The protection domain is about to end, with what peers still have of regions that have left
+  /// it.
+  void ends(const ibv_pd* pd) noexcept;
 
   /// In a fork child: views are the parent's.
   void in_child() noexcept;

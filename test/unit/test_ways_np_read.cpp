@@ -3,6 +3,7 @@
 // of the owner's memory, where pages are away as a test says.
 #include "two_programs.h"
 
+#include "model/qp.h"
 #include "registration/recalls.h"
 #include "registration/view_source.h"
 #include "registration/views.h"
@@ -121,6 +122,15 @@ struct Viewable {
     CHECK(done[0].status == IBV_WC_SUCCESS);
     CHECK(done[0].byte_len == bytes);
     CHECK(came(to, from, bytes));
+  }
+  // A view of b's memory, as another peer gets it.
+  std::shared_ptr<registration::Grant> view() {
+    registration::Regions& regions = b.verbs.managed(b.qp)->regions();
+    std::shared_ptr<registration::Grant> grant;
+    for (int i = 0; i < 8 && regions.view(b.mr->rkey, b.address(0), 64, grant) != 0; ++i)
+      b.bench.service.run_tasks();
+    REQUIRE(grant != nullptr);
+    return grant;
   }
   bool came(size_t to, size_t from, size_t bytes) const {
     return memcmp(a.memory.data() + to, b.memory.data() + from, bytes) == 0;
@@ -278,6 +288,49 @@ TEST_CASE("where a region changes a READ by its view finds out, and it is called
   CHECK(v.copies->registered() == 2);
   v.b.bench.service.pass(2 * registration::Views::idle);
   CHECK(v.copies->registered() == 1); // the one that has been given back
+}
+
+TEST_CASE("a view that a peer has stays while it does, however often its region changes",
+          "[views]") {
+  Viewable v;
+  const auto change = [&] {
+    return v.b.verbs.rereg_mr(v.b.mr, IBV_REREG_MR_CHANGE_ACCESS, nullptr, nullptr, 0,
+                              IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ);
+  };
+  const auto kept = v.view();
+  for (int changes = 1; changes <= 12; ++changes) {
+    REQUIRE(change() == 0);
+    registration::Regions::revoke(v.view());
+    CHECK(v.copies->registered() == 2); // the one that is kept, and the newest
+  }
+  registration::Regions::revoke(kept);
+  REQUIRE(change() == 0);
+  CHECK(v.copies->registered() == 0);
+}
+
+TEST_CASE("where a region goes to another domain its views stay until they are back, or the domain "
+          "ends",
+          "[views]") {
+  Viewed v;
+  ibv_pd* const former = v.b.pd;
+  ibv_pd* const other = v.b.verbs.alloc_pd(former->context);
+  REQUIRE(other != nullptr);
+  const auto move = [&](ibv_pd* to) {
+    return v.b.verbs.rereg_mr(v.b.mr, IBV_REREG_MR_CHANGE_PD, to, nullptr, 0, 0);
+  };
+  REQUIRE(move(other) == 0);
+  CHECK(v.copies->registered() == 1);
+  const auto kept = v.view(); // in that domain
+  const bool is_back = GENERATE(false, true);
+  if (is_back)
+    v.two.settle(); // the peer has heard of it
+  REQUIRE(move(former) == 0);
+  // By what it has, or by the CPU: as if it had stayed.
+  v.read(0, 256, 64);
+  v.two.settle();
+  REQUIRE(v.b.verbs.dealloc_pd(other) == 0);
+  v.a.bench.clock.time += 1s;
+  CHECK(v.read_until_viewed());
 }
 
 TEST_CASE("what of a region's former views is not given back ends with it", "[views]") {
