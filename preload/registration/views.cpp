@@ -334,9 +334,12 @@ void Views::ends(const ibv_pd* pd) noexcept {
   std::vector<std::shared_ptr<ImageOfRegion>> all;
   try {
     const Held held(lock_);
-    for (const auto& weak : images_)
-      if (auto image = weak.lock(); image != nullptr && image->over && same_pd(image->image.pd, pd))
+    for (const auto& weak : images_) {
+      auto image = weak.lock();
+      // The domain of one without views may have ended long ago.
+      if (image != nullptr && image->over && !image->views.empty() && same_pd(image->image.pd, pd))
         all.push_back(std::move(image));
+    }
   } catch (const std::bad_alloc&) { // the device says that the domain is in use
     world_.counters.count(Counter::exceptions_caught);
   }
