@@ -103,6 +103,9 @@ public:
   // It is over, seen here or told from elsewhere: its user hears of it soon.
   virtual void close() noexcept = 0;
 
+  // Whether adverb itself makes good what its path loses, and not the device.
+  virtual bool repairs() const noexcept { return true; }
+
   Progress& progress() const noexcept { return progress_; }
   Role role() const noexcept { return role_; }
   // Requests that may be unanswered. One more message may be under way each way: the proof that

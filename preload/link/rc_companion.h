@@ -22,6 +22,7 @@ public:
   uint32_t qpn() const noexcept override { return qp_->qp_num; }
   uint32_t psn() const noexcept override { return psn_; }
   std::optional<wire::PacketAddress> packet_address() const override { return std::nullopt; }
+  bool repairs() const noexcept override { return false; }
 
   std::byte* acquire() noexcept override;
   void send(std::byte* message, size_t bytes) noexcept override;

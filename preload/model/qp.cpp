@@ -2,6 +2,7 @@
 // Its beginning and end, its peer, and what the transfer room asks of it. States: qp_state.cpp,
 // posts: qp_post.cpp, completions: qp_completion.cpp.
 #include "model/qp.h"
+#include "model/srq.h"
 #include "observe/counters.h"
 #include "observe/log.h"
 #include "policy/rule.h"
@@ -264,6 +265,18 @@ void Qp::expect_immediate(uint64_t n, uint32_t bytes) {
   receipts_.expect({.number = n, .bytes = bytes});
 }
 
+transfer::Status Qp::take_ahead(const transfer::RequestHeader& request,
+                                std::span<const std::byte> bytes) {
+  const ibv_qp_state state = state_;
+  if (type_ != IBV_QPT_RC || state < IBV_QPS_RTR || state > IBV_QPS_SQE ||
+      !(srq_ ? srq_->takes_ahead() : receive_->takes_ahead()))
+    return transfer::Status::refused;
+  const transfer::Status status = receipts_.keep_ahead(request, bytes, world().budgets());
+  if (status == transfer::Status::ok && (request.flags & transfer::last_part) != 0)
+    recv_cq_->request_drain_in_time();
+  return status;
+}
+
 // The device may have an atomic under way yet.
 void Qp::lent_over_lost_link(transfer::Grants grants) {
   const auto& kept = orphans_.emplace_back(std::make_shared<transfer::Grants>(std::move(grants)));
@@ -411,6 +424,7 @@ void Qp::on_bound(uint64_t handle, const link::Bound& bound) {
         if (context_->regions().any_remote())
           warn_of_stock_peer(world(), qpn_, bound.reason);
       }
+      choose_sends();
       send_.turn();
       return;
     }
@@ -427,8 +441,13 @@ steering::Facts Qp::facts(const steering::Request& r) {
   facts.length_max = length_max_;
   facts.connected = connected();
   facts.peer = peer_;
-  if (!facts.connected || !steering::is_one_sided(r.wr.opcode))
+  if (!facts.connected || !steering::is_one_sided(r.wr.opcode)) {
+    facts.ahead = by_packets_ && goes_ahead(r);
+    facts.proven = prover_.is_proven();
+    if (facts.peer == Peer::linked && messages_.down())
+      facts.peer = Peer::lost;
     return facts;
+  }
   facts.remote_address = steering::remote_address(r.wr);
   if (facts.peer == Peer::linked) {
     if (messages_.down()) {
@@ -515,10 +534,11 @@ uint32_t Qp::epoch(const steering::Request& r) const noexcept {
 }
 
 void Qp::ask_key(const steering::Request& r) {
-  if (prover_.is_proven() && peer_ == Peer::linked)
+  const bool names = steering::is_one_sided(r.wr.opcode);
+  if (prover_.is_proven() && peer_ == Peer::linked && names)
     messages_.ask_key(steering::remote_key(r.wr));
   else if (!prover_.is_proven())
-    prover_.prove(r, by_packets_ && steer_ != nullptr && !serves_none_
+    prover_.prove(r, !names || (by_packets_ && steer_ != nullptr && !serves_none_)
                          ? link::any_key
                          : steering::remote_key(r.wr));
 }

@@ -120,6 +120,8 @@ public:
   registration::Regions& regions() const override { return context_->regions(); }
   bool settle_receives(const transfer::RequestHeader& request) override;
   void expect_immediate(uint64_t n, uint32_t bytes) override;
+  transfer::Status take_ahead(const transfer::RequestHeader& request,
+                              std::span<const std::byte> bytes) override;
   void lent_over_lost_link(transfer::Grants grants) override;
 
   // QueueHost and QpLane::Device: for the send queue, under lock_.
@@ -166,6 +168,9 @@ private:
   bool waits_to_be_steered(const steering::Request& r, const steering::Facts& facts) const noexcept;
   void prove_to_steer(const steering::Request& r) noexcept;
   void begin_steering() noexcept;
+  void look_at_reliability() noexcept;
+  void choose_sends() noexcept;
+  bool goes_ahead(const steering::Request& r) const noexcept;
   void bring_in(const ibv_send_wr* list);
   void bring_inline_in(const ibv_send_wr* list) noexcept;
   [[gnu::noinline]] int post_contended(ibv_send_wr* list, ibv_send_wr** bad);

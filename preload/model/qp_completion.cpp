@@ -108,6 +108,8 @@ void Qp::receive_failed(bool here) {
 }
 
 bool Qp::waits_for_completion() {
+  if (receipts_.awaits_send())
+    return true;
   const std::lock_guard hold(lock_);
   return send_.waits_for_device();
 }
@@ -138,11 +140,15 @@ bool Qp::awaits_placing(uintptr_t start, uint64_t bytes, const ReceiveQueue& unl
 }
 
 bool Qp::settle_receives(const transfer::RequestHeader& request) {
+  if (request.kind == static_cast<uint8_t>(transfer::Kind::send))
+    return true; // nobody sees by it that others have come
   const uint32_t staged = srq_ ? srq_->staged() : receive_->staged();
-  if (staged != 0 && !recv_cq_->try_settle())
+  // What came ahead of a SEND may have to go anywhere.
+  const bool ahead = world().budgets().any_ahead();
+  if ((staged != 0 || ahead) && !recv_cq_->try_settle())
     return false;
   // Of a large request's parts each looks for itself.
-  if (!context_->regions().awaits_copy(request.key, request.address, request.length))
+  if (!ahead && !context_->regions().awaits_copy(request.key, request.address, request.length))
     return true;
   const auto all = world().objects().cqs.all();
   return std::all_of(all.begin(), all.end(), [](const auto& cq) { return cq->try_settle(); });

@@ -236,10 +236,13 @@ int Qp::post_recv(ibv_recv_wr* wr, ibv_recv_wr** bad) {
     *bad = wr;
     return EINVAL;
   }
-  return post_receives(*receive_, lock_, wr, bad, [this](ibv_recv_wr* mine) {
+  const int rc = post_receives(*receive_, lock_, wr, bad, [this](ibv_recv_wr* mine) {
     ibv_recv_wr* unused = nullptr;
     return world().provider.ops(qp_->context).post_recv(qp_, mine, &unused);
   });
+  if (receipts_.look_again()) [[unlikely]]
+    recv_cq_->request_drain_in_time();
+  return rc;
 }
 
 void Qp::begin() {

@@ -59,6 +59,10 @@ void Qp::entered(ibv_qp_state before, ibv_qp_state now) {
     if (attr_.ah_attr.port_num == 0)
       attr_.ah_attr.port_num = attr_.port_num;
     learn_length_max();
+    {
+      const std::lock_guard hold(lock_);
+      look_at_reliability();
+    }
     world().links().connected(local());
     // A side that only answers never moves on to RTS, but has to know who will ask.
     if (context_->regions().any_remote())

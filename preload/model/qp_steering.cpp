@@ -61,17 +61,13 @@ void Qp::begin_steering() noexcept {
   serves_none_ = false;
   passthrough_.steer_by(nullptr);
   steer_.reset();
-  by_packets_ = false;
   if (messages_.lossy()) // one without an answer could be carried out twice
     return;
   try {
-    const policy::QpQuery query{context_->device(), type_,
-                                attr_.ah_attr.is_global != 0 ? &address : nullptr};
-    auto rules = world().policy().steering(query);
+    auto rules = world().policy().steering(
+        {context_->device(), type_, attr_.ah_attr.is_global != 0 ? &address : nullptr});
     if (rules.empty())
       return;
-    by_packets_ =
-        world().policy().ask<&policy::Rule::reliability>(query) == policy::Reliability::software;
     steer_ = std::make_unique<steering::Steer>(std::move(rules), world().clock,
                                                static_cast<uint32_t>(ring_.capacity()),
                                                &world().trace, qpn_);
@@ -81,8 +77,43 @@ void Qp::begin_steering() noexcept {
   }
 }
 
+// The path is known.
+void Qp::look_at_reliability() noexcept {
+  in6_addr address{};
+  memcpy(&address, attr_.ah_attr.grh.dgid.raw, sizeof address);
+  const policy::QpQuery query{context_->device(), type_,
+                              attr_.ah_attr.is_global != 0 ? &address : nullptr};
+  by_packets_ = may_link_ && world().policy().ask<&policy::Rule::reliability>(query) ==
+                                 policy::Reliability::software;
+  choose_sends();
+}
+
+// SENDs are passthrough unless some may go ahead.
+void Qp::choose_sends() noexcept {
+  passthrough_.let_sends_pass(!by_packets_ || type_ != IBV_QPT_RC || peer_ == Peer::stock);
+}
+
+// A SEND that is no longer than a few packets gains nothing: it is there half a round trip after it
+// was posted, and later if its bytes go ahead. Behind one whose bytes do it goes the same way, as
+// the device would have to be waited for. And one without bytes must not be taken, at the peer, for
+// one whose bytes came and that was not sent after all.
+bool Qp::goes_ahead(const steering::Request& r) const noexcept {
+  constexpr uint64_t few = 4;
+  if ((r.wr.opcode != IBV_WR_SEND && r.wr.opcode != IBV_WR_SEND_WITH_IMM) || type_ != IBV_QPT_RC ||
+      (r.wr.send_flags & IBV_SEND_FENCE) != 0 || serves_none_ || r.length > length_max_)
+    return false;
+  const uint64_t packet = uint64_t{128} << attr_.path_mtu;
+  const bool joined = peer_ == Peer::linked && messages_.joined();
+  if (joined && !messages_.takes_ahead())
+    return false;
+  return r.length > few * packet || (joined && (messages_.sends_ahead() != 0 ||
+                                                (r.length == 0 && messages_.has_sent_ahead())));
+}
+
 void Qp::steer_anew() {
   const std::lock_guard hold(lock_);
+  if (state_ >= IBV_QPS_RTR)
+    look_at_reliability();
   if (peer_ != Peer::linked)
     return; // it asks when it is
   begin_steering();

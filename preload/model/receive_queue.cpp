@@ -25,7 +25,9 @@ uint32_t first_generation(Context& context) {
 ReceiveQueue::ReceiveQueue(Context& context, const ibv_pd* pd, registration::Staging& staging,
                            uint32_t most, uint32_t sges)
     : context_(context), pd_(pd), staging_(staging), sges_(std::max(sges, 1U)),
-      generation_(first_generation(context)), prepared_(sges_) {
+      generation_(first_generation(context)),
+      takes_ahead_(context.world().policy().repairs(context.device(), IBV_QPT_RC)),
+      prepared_(sges_) {
   constexpr uint32_t at_first = 4;
   grow(std::clamp(most, 1U, at_first));
 }
@@ -48,9 +50,11 @@ int ReceiveQueue::prepare(ibv_recv_wr& wr, registration::Behind behind) {
   const uint32_t index = free_.back();
   const auto sges = std::span(prepared_).first(static_cast<size_t>(wr.num_sge));
   std::copy_n(wr.sg_list, wr.num_sge, sges.begin());
+  if (takes_ahead()) [[unlikely]]
+    look_at_memory(sges);
   Slot& slot = slots_[index];
   for (size_t i = 0; i < sges.size(); ++i) {
-    lengths(index)[i] = sges[i].length;
+    elements(index)[i] = sges[i];
     if (sges[i].length == 0)
       continue;
     if (number_ == 0 && context_.regions().may_be_virtual(sges[i].lkey)) // others need no table
@@ -107,7 +111,7 @@ void ReceiveQueue::grow(uint32_t more) {
   const uint32_t now = had + more;
   free_.reserve(now);
   holds_.resize(size_t{now} * sges_);
-  lengths_.resize(size_t{now} * sges_);
+  elements_.resize(size_t{now} * sges_);
   slots_.resize(now, {.generation = generation_});
   for (uint32_t i = now; i-- > had;)
     free_.push_back(i);
@@ -160,6 +164,8 @@ std::optional<uint64_t> ReceiveQueue::complete(ibv_wc& wc, Receipts& receipts) {
   if (wc.status == IBV_WC_SUCCESS) {
     const Receipt receipt = receipts.consume(wc);
     wc.byte_len = receipt.bytes;
+    if (receipt.source == Receipt::Source::ahead) [[unlikely]]
+      wc.status = deliver_ahead(index, receipt.kept.all());
     if (receipt.source == Receipt::Source::staged && !deliver_staged(index, receipt.bytes)) {
       // The message is here but its region is deregistered or its memory gone; a device would
       // have found out before it acknowledged.
@@ -175,9 +181,45 @@ std::optional<uint64_t> ReceiveQueue::complete(ibv_wc& wc, Receipts& receipts) {
   return wr_id;
 }
 
+// A device would write there; what is no memory of the process's own (device memory, a dma-buf of
+// another device) only a device can.
+void ReceiveQueue::look_at_memory(std::span<const ibv_sge> elements) noexcept {
+  for (const ibv_sge& each : elements) {
+    if (each.length == 0 || each.lkey == looked_at_)
+      continue;
+    registration::Span unused;
+    if (context_.regions().local(pd_, each, 0, unused) == ENOENT)
+      takes_ahead_.store(false, std::memory_order_relaxed);
+    looked_at_ = each.lkey;
+  }
+}
+
+// As the device would, had it brought them: what does not fit, or may not be written, is an error.
+ibv_wc_status ReceiveQueue::deliver_ahead(uint32_t index, std::span<const std::byte> bytes) {
+  const auto to = std::span(elements(index), slots_[index].sges);
+  uint64_t room = 0;
+  for (const ibv_sge& each : to)
+    room += each.length;
+  if (bytes.size() > room) {
+    if (world().log.every("receive-short", 1))
+      world().log.warn("a message of {} bytes has come to a receive of {}, which completes in "
+                       "error; of the error the peer hears with its next request",
+                       bytes.size(), room);
+    return IBV_WC_LOC_LEN_ERR;
+  }
+  for (const ibv_sge& each : to) {
+    const auto here = bytes.first(std::min<size_t>(bytes.size(), each.length));
+    if (!here.empty() && !context_.regions().place(pd_, each, here))
+      return IBV_WC_LOC_PROT_ERR;
+    bytes = bytes.subspan(here.size());
+  }
+  world().counters.count(observe::Counter::recvs_ahead);
+  return IBV_WC_SUCCESS;
+}
+
 bool ReceiveQueue::deliver_staged(uint32_t index, uint32_t bytes) {
   for (uint32_t i = 0; i < slots_[index].sges && bytes != 0; ++i) {
-    const uint32_t here = std::min(bytes, lengths(index)[i]);
+    const uint32_t here = std::min(bytes, elements(index)[i].length);
     const auto& hold = holds(index)[i];
     if (hold.block && !context_.regions().deliver(pd_, hold, here))
       return false;

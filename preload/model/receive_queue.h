@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include <infiniband/verbs.h>
@@ -40,8 +41,8 @@ public:
   void take_back(const ibv_recv_wr& prepared);
 
   // The program's wr_id of a completion; nullopt for a receive this queue no longer knows. A
-  // message that arrived consumes its receipt: staged bytes are copied to where the program expects
-  // them, and the length is the receipt's.
+  // message that arrived consumes its receipt: bytes that are staged or came ahead are copied to
+  // where the program expects them, and the length is the receipt's.
   std::optional<uint64_t> complete(ibv_wc& wc, Receipts& receipts);
 
   // A posted receive has this number at the provider.
@@ -53,6 +54,10 @@ public:
   bool awaits_placing(uintptr_t start, uint64_t bytes) const noexcept;
   // How many elements of posted receives stand in staging; any thread.
   uint32_t staged() const noexcept { return staged_.load(std::memory_order_relaxed); }
+
+  // Whether SENDs may come whose bytes are copied to the receives: as the policy said when this was
+  // made, and only while all of them lie in memory that the CPU can write to. Any thread.
+  bool takes_ahead() const noexcept { return takes_ahead_.load(std::memory_order_relaxed); }
 
   Context& context() const noexcept { return context_; }
   const ibv_pd* pd() const noexcept { return pd_; }
@@ -73,11 +78,13 @@ private:
   };
   void grow(uint32_t more);
   void free_slot(uint32_t index);
+  ibv_wc_status deliver_ahead(uint32_t index, std::span<const std::byte> bytes);
+  void look_at_memory(std::span<const ibv_sge> elements) noexcept;
   bool deliver_staged(uint32_t index, uint32_t bytes);
   void tell_no_room(uint32_t bytes, registration::Behind behind) const;
   registration::Hold* holds(uint32_t index) { return &holds_[size_t{index} * sges_]; }
   const registration::Hold* holds(uint32_t index) const { return &holds_[size_t{index} * sges_]; }
-  uint32_t* lengths(uint32_t index) { return &lengths_[size_t{index} * sges_]; }
+  ibv_sge* elements(uint32_t index) { return &elements_[size_t{index} * sges_]; }
 
   Context& context_;
   const ibv_pd* pd_;
@@ -86,10 +93,12 @@ private:
   const uint32_t generation_; // of its slots to begin with
   uint32_t number_ = 0;
   Atomic<uint32_t> staged_{0};
+  Atomic<bool> takes_ahead_;
+  uint32_t looked_at_ = 0; // the last lkey that is of memory which the CPU can write to
   std::vector<Slot> slots_;
   std::vector<uint32_t> free_;
   std::vector<registration::Hold> holds_;
-  std::vector<uint32_t> lengths_;
+  std::vector<ibv_sge> elements_; // the program's
   std::vector<ibv_sge> prepared_; // of the one that is being posted
 };
 

@@ -22,6 +22,7 @@ public:
   ibv_srq* verbs() const noexcept { return srq_; }
   int post(ibv_recv_wr* wr, ibv_recv_wr** bad);
   uint32_t staged() const noexcept { return receive_.staged(); }
+  bool takes_ahead() const noexcept { return receive_.takes_ahead(); }
   bool awaits_copy(uintptr_t start, uint64_t bytes) {
     const std::lock_guard hold(lock_);
     return receive_.awaits_copy(start, bytes);

@@ -59,7 +59,7 @@ struct TraceSlot {
 inline constexpr size_t kTraceEvents = 512;
 /// Another number with each change of what the fields mean, rows of ways.def included: `adverb
 /// trace` then refuses the pages of other builds.
-inline constexpr uint64_t kTraceMeaning = 2;
+inline constexpr uint64_t kTraceMeaning = 3;
 struct TraceRing {
   std::atomic<uint64_t> next; ///< number of the next event; the first is 0
   std::array<TraceSlot, kTraceEvents> slots;

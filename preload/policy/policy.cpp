@@ -237,6 +237,13 @@ bool Policy::steers(const QpQuery& query) const noexcept {
   return by_packets(query, rule);
 }
 
+bool Policy::repairs(std::string_view device, int qp_type) const noexcept {
+  return std::ranges::any_of(rules_, [&](const Rule& rule) {
+    return rule.reliability == Reliability::software && matches_qp_type(rule.match, qp_type) &&
+           matches_device(rule.match, device);
+  });
+}
+
 // The queue pair may have it of a policy that another one has replaced.
 void Policy::steered_by(const SteerRule& rule) const noexcept {
   if (rule.of == this)

@@ -87,6 +87,8 @@ public:
   std::vector<SteerRule> steering(const QpQuery& query) const;
   // False: steering() says nothing but offload.
   bool steers(const QpQuery& query) const noexcept;
+  // Whether losses of some queue pairs of the device, of that type, are made good in software.
+  bool repairs(std::string_view device, int qp_type) const noexcept;
   // Counts a hit for the rule that decided a request.
   void steered_by(const SteerRule& rule) const noexcept;
 

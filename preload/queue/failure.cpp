@@ -220,7 +220,7 @@ void Queue::on_keys_ended(std::span<const uint32_t> keys) {
   if (next_ == ring_.tail())
     return;
   Request& r = ring_.at(next_);
-  if (r.stage != Stage::carried || r.sent == r.length ||
+  if (r.stage != Stage::carried || r.sent == r.length || r.ahead ||
       std::ranges::find(keys, steering::remote_key(r.wr)) == keys.end())
     return;
   again(r);
@@ -247,7 +247,7 @@ void Queue::on_gone() {
   for (uint64_t s = first; s < ring_.tail() && lossy; ++s)
     if (Request& r = ring_.at(s); r.stage == Stage::carried || r.stage == Stage::half)
       r.unasked = Unasked::device;
-  if (first < ring_.tail() && (lossy || only_steered_reads(first)))
+  if (first < ring_.tail() && (lossy || may_be_repeated(first)))
     rewind(first);
   else if (first < ring_.tail())
     lost(ring_.at(first));
@@ -265,10 +265,12 @@ void Queue::lost(Request& r) {
   replay(r, Fault::unanswered);
 }
 
-// Of what has been sent from `first` on. The device may read again what nobody has been told of.
-bool Queue::only_steered_reads(uint64_t first) const {
+// Of what has been sent from `first` on: only steered READs, as the device may read again what
+// nobody has been told of, and bytes of SENDs that nobody has seen.
+bool Queue::may_be_repeated(uint64_t first) const {
   for (uint64_t s = first; s < ring_.tail(); ++s)
     if (const Request& r = ring_.at(s); (r.stage == Stage::carried || r.stage == Stage::half) &&
+                                        !r.ahead &&
                                         (r.served == 0 || r.wr.opcode != IBV_WR_RDMA_READ))
       return false;
   return true;

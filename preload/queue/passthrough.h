@@ -101,6 +101,10 @@ public:
     steer_ = steer;
     forget_key();
   }
+  // Whether what names no memory of the peer may be passthrough.
+  void let_sends_pass(bool may) noexcept {
+    named_less_ = may ? steering::trait_connected : steering::trait_atomic;
+  }
 
   bool open() const noexcept { return is_open_; }
   void set_open(bool open) noexcept {
@@ -308,7 +312,7 @@ private:
     using namespace steering;
     if ((traits & (trait_one_sided | trait_atomic)) == trait_one_sided) [[likely]]
       return real_.is(wr.wr.rdma.rkey) && (!real_.steered || is_by_device(wr));
-    return (traits & trait_connected) != 0 &&
+    return (traits & named_less_) != 0 &&
            ((traits & trait_atomic) == 0 || real_.is(wr.wr.atomic.rkey));
   }
   [[gnu::always_inline]] bool elements_stand(const ibv_send_wr& wr,
@@ -387,6 +391,7 @@ private:
   steering::KeyAnswer real_;    // the last key that was found to be real
   steering::KeyAnswer virtual_; // and the last that was not
   steering::Steer* steer_ = nullptr;
+  uint32_t named_less_ = steering::trait_connected; // of those, one must be a request's
   Atomic<bool> open_{false}; // and nothing is lent: for on_completion_polled()
   registration::SendSources sources_;
   registration::StandingWindow destination_; // of what READs and atomics bring

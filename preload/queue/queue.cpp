@@ -51,6 +51,7 @@ Queue::~Queue() {
         way = choice.row->functions.make(context_);
       r.row = choice.row;
       r.way = way.get();
+      r.ahead = facts.ahead && choice.row != table_.back();
       r.become(Event::chosen);
       host_.on_way_chosen(r, choice.index,
                           r.unasked == steering::Unasked::device ? steering::Reason::in_vain
@@ -104,9 +105,16 @@ Queue::~Queue() {
 }
 
 [[gnu::always_inline]] inline Queue::Step Queue::issue_by_way(Request& r, int& why) {
-  // What has missed waits for nothing that the device has behind it, which may have passed it.
-  if (!r.missed && !lane_is_free(r, r.way->lane(r)))
+  if (r.ahead) [[unlikely]] {
+    // Nobody sees its bytes before it, and it is with the device in its place.
+    if (r.stage == Stage::half && device_.has_later(r.seq)) {
+      device_.want_drained(r);
+      return Step::wait;
+    }
+    // What has missed waits for nothing that the device has behind it, which may have passed it.
+  } else if (!r.missed && !lane_is_free(r, r.way->lane(r))) {
     return Step::wait;
+  }
   const Step step = r.way->issue(r, why);
   if (step == Step::issued && !r.missed)
     world_.counters.count(r.row->carried);
@@ -295,6 +303,7 @@ void Queue::done(Request& r) {
 
 void Queue::next(Request& r) {
   r.become(Event::half);
+  next_ = std::min(next_, r.seq);
 }
 
 void Queue::later(std::chrono::nanoseconds delay, steering::Way& way) {

@@ -191,7 +191,7 @@ private:
   Step issue_replay(steering::Request& r, int& why);
   Step issue_nothing(steering::Request& r);
   void lost(steering::Request& r);
-  bool only_steered_reads(uint64_t first) const;
+  bool may_be_repeated(uint64_t first) const;
   bool fails_here(const steering::Request& r) const;
   Step issue_flush(steering::Request& r);
   bool choose_way(steering::Request& r);

@@ -73,6 +73,16 @@ public:
   bool staging_is_ample() { return used_.load(std::memory_order_relaxed) <= staging_bytes() / 4; }
   void give_staging(uint64_t bytes) noexcept { used_.fetch_sub(bytes, std::memory_order_relaxed); }
 
+  // Bytes of SENDs that have come ahead of them, which are not pinned: as many as of staging.
+  bool take_ahead(uint64_t bytes) {
+    if (ahead_.fetch_add(bytes) + bytes <= staging_bytes())
+      return true;
+    give_ahead(bytes);
+    return false;
+  }
+  void give_ahead(uint64_t bytes) noexcept { ahead_.fetch_sub(bytes); }
+  bool any_ahead() const noexcept { return ahead_.load(std::memory_order_relaxed) != 0; }
+
   // Bytes of leases, half of those at most; peers that have any share them evenly.
   uint64_t leasable_bytes() { return window_bytes() / 2; }
   bool has_leasable(uint64_t bytes) { return leased_.load() + bytes <= leasable_bytes(); }
@@ -131,6 +141,7 @@ private:
   Atomic<uint32_t> sixteenths_{16}; // of its share, as memory is short or not
   Atomic<uint64_t> used_{0};
   Atomic<uint64_t> leased_{0};
+  Atomic<uint64_t> ahead_{0};
   Atomic<uint64_t> windows_{0};
   Mutex lock_;
   std::vector<Holder*> holders_;

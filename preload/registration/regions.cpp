@@ -266,8 +266,8 @@ std::shared_ptr<Key> Regions::end_served(Region& region, const Unique& held) {
   return std::exchange(region.served, nullptr);
 }
 
-int Regions::local(const ibv_pd* pd, const ibv_sge& sge, unsigned rights, Span& span) const {
-  const Shared held(lock_);
+int Regions::local(const ibv_pd* pd, const ibv_sge& sge, unsigned rights, Span& span,
+                   const Shared& held) const {
   const Region* region = find_key(sge.lkey, held);
   if (region == nullptr)
     return ENOENT;
@@ -279,6 +279,15 @@ int Regions::local(const ibv_pd* pd, const ibv_sge& sge, unsigned rights, Span& 
     return rc;
   span.data = region->at(address);
   return 0;
+}
+
+bool Regions::place(const ibv_pd* pd, const ibv_sge& sge,
+                    std::span<const std::byte> bytes) const noexcept {
+  assert(bytes.size() <= sge.length);
+  const Shared held(lock_);
+  Span span;
+  return local(pd, sge, IBV_ACCESS_LOCAL_WRITE, span, held) == 0 &&
+         memory::write(span.data, bytes.data(), bytes.size());
 }
 
 Readable Regions::readable(const ibv_pd* pd, uint32_t key) const {

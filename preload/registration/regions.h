@@ -73,7 +73,13 @@ public:
 
   // Local use: the element must lie in a region of `pd` with all `rights` (0 or LOCAL_WRITE).
   // ENOENT no such key in that domain, ERANGE, EACCES.
-  [[nodiscard]] int local(const ibv_pd* pd, const ibv_sge& sge, unsigned rights, Span& span) const;
+  [[nodiscard]] int local(const ibv_pd* pd, const ibv_sge& sge, unsigned rights, Span& span) const {
+    return local(pd, sge, rights, span, Shared(lock_));
+  }
+  // Copies to the front of an element that may be written. False: it may not, or its memory is
+  // gone. Deregistration waits for a copy that has begun.
+  [[nodiscard]] bool place(const ibv_pd* pd, const ibv_sge& sge,
+                           std::span<const std::byte> bytes) const noexcept;
   // What elements under the virtual key may be copied from, for a queue pair of `pd`; nothing where
   // its backend does not copy. To be asked again when changes() is another.
   [[nodiscard]] Readable readable(const ibv_pd* pd, uint32_t key) const;
@@ -189,6 +195,8 @@ private:
   using Shared = std::shared_lock<SharedMutex>; // of lock_: shown to what needs it held
   using Unique = std::unique_lock<SharedMutex>;
 
+  int local(const ibv_pd* pd, const ibv_sge& sge, unsigned rights, Span& span,
+            const Shared& held) const;
   Region* find_key(uint32_t key, const Shared& held) const;
   Region* find_virtual(uint32_t key, const Shared& held) const;
   Region* find_for_peer(uint32_t key, const Shared& held) const;

@@ -12,7 +12,7 @@ Choice choose_among(const Facts& facts, WayTable ways) noexcept {
 }
 
 Reason reason_of(const Facts& facts) noexcept {
-  if (!is_one_sided(facts.opcode))
+  if (!is_one_sided(facts.opcode) && !facts.ahead)
     return Reason::names_nothing;
   if (!facts.connected)
     return Reason::datagram;
@@ -27,6 +27,8 @@ Reason reason_of(const Facts& facts) noexcept {
   case Peer::linked:
     break;
   }
+  if (facts.ahead)
+    return Reason::ahead;
   if (!is_atomic(facts.opcode) && facts.length == 0)
     return Reason::no_bytes;
   if (facts.steered_away)
@@ -60,6 +62,8 @@ const char* words(Reason reason) noexcept {
     return "the key is not known yet";
   case Reason::in_vain:
     return "a request to the peer was sent in vain, so the NIC judges this one";
+  case Reason::ahead:
+    return "the policy has losses made good in software, and the message is a long one";
   }
   return "";
 }

@@ -22,7 +22,8 @@ Choice choose_among(const Facts& facts, WayTable ways) noexcept;
 
 inline Choice choose(const Facts& facts, WayTable ways) noexcept {
   // Nothing of the peer's is named, nobody is there to talk to, or the key is the device's own.
-  if (!facts.connected || !is_one_sided(facts.opcode) || facts.peer == Peer::stock ||
+  if (!facts.connected || (!is_one_sided(facts.opcode) && !facts.ahead) ||
+      facts.peer == Peer::stock ||
       (facts.peer == Peer::linked && facts.key.kind == KeyVerdict::Kind::real &&
        !facts.steered_away))
     return {Fit::yes, ways.back(), ways.size() - 1};
@@ -42,6 +43,7 @@ enum class Reason : uint8_t {
   real_key,
   key_unknown,
   in_vain, // another request was sent in vain, so the device judges
+  ahead,   // the policy has losses made good, and it is long
 };
 Reason reason_of(const Facts& facts) noexcept;
 // For people: "the owner has ..."; of a number that is none, "".

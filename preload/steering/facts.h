@@ -26,6 +26,8 @@ struct Facts {
   bool viewed = false;             // the same of a READ, by a view
   bool steered_away = false;       // by policy or measurement the peer's CPU is to carry it
   bool beside_unload = false;      // one shortly before it is with the peer's CPU, as it had to be
+  bool ahead = false;              // by policy its bytes are to go ahead of it, a SEND's
+  bool proven = false;             // that the queue pair is the peer's other end; of such a one
   bool key_likely_virtual = false; // where nothing is known of it: the last one told of was
 };
 

@@ -67,6 +67,7 @@ struct Request {
   bool missed = false;
   bool stale = false;          // posted behind one that missed: it is executed again
   bool no_view = false;        // it goes by none
+  bool ahead = false;          // a SEND, whose bytes go ahead of it
   bool in_place = false;       // no element is to be copied: the device reads or writes it itself
   uint32_t epoch = 0;          // of what was known when the way was chosen
   uint32_t served = 0;         // key by which the peer's CPU is asked; 0: the request's own
@@ -91,7 +92,7 @@ struct Request {
     length = sent = 0;
     inlined = epoch = served = parts = run = 0;
     signaled = holding = direct = in_place = flawed = asked = false;
-    apart = missed = stale = no_view = false;
+    apart = missed = stale = no_view = ahead = false;
     stage = Stage::queued;
     disposition = Disposition::none;
     unasked = Unasked::no;

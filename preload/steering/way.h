@@ -65,6 +65,7 @@ struct WayContext {
 
 enum class Step : uint8_t {
   issued,  // it is on its way, the next one may be looked at
+  passed,  // the same of what is to be issued once more, when its first half is through
   wait,    // something has to happen first
   refused, // it cannot be issued, `why` says so by an errno
   changed, // the carrier has been told something of it: look at it again

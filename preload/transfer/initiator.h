@@ -104,6 +104,10 @@ public:
   // Whether the peer knows of leases.
   bool leases_known() const noexcept { return channel_->version() >= version_leases; }
   bool views_known() const noexcept { return channel_->version() >= version_views; }
+  // Whether the peer knows of bytes that go ahead of SENDs, and these gain by it.
+  bool sends_known() const noexcept {
+    return channel_->version() >= version_sends && channel_->repairs();
+  }
 
   // From the channel, under the device's progress lock.
   void on_message(link::RxBuffer message) override;

@@ -15,7 +15,8 @@ using steering::Stage;
 
 void MessageLane::join(std::shared_ptr<Initiator> initiator, uint64_t handle, uint64_t remote) {
   initiator_ = std::move(initiator);
-  target_gone_ = false;
+  target_gone_ = has_sent_ahead_ = false;
+  takes_ahead_ = true;
   handle_ = handle;
   remote_ = remote;
 }

@@ -93,6 +93,20 @@ public:
 
   bool lossy() const noexcept { return lossy_; }
 
+  // Whether the peer may take the bytes of SENDs ahead, and until the link is joined anew that it
+  // takes none.
+  bool takes_ahead() const noexcept { return takes_ahead_ && initiator_->sends_known(); }
+  void no_sends_ahead() noexcept { takes_ahead_ = false; }
+  // How many SENDs have bytes under way that are not with the device yet: of what else the queue
+  // pair carries, nothing may be executed before them.
+  void set_sends_ahead(size_t count) noexcept {
+    sends_ahead_ = count;
+    has_sent_ahead_ |= count != 0;
+  }
+  size_t sends_ahead() const noexcept { return sends_ahead_; }
+  // Since the link was joined.
+  bool has_sent_ahead() const noexcept { return has_sent_ahead_; }
+
   // How the peer knows the immediate that is to be the connection's `number`th to take a receive.
   uint64_t receipt(const steering::Request& r, uint64_t number) const noexcept {
     return lossy_ ? by_immediate | r.wr.imm_data : number;
@@ -146,6 +160,9 @@ private:
   // The peer's queue pair is no more: whatever goes to it the device shall judge.
   static constexpr steering::KeyVerdict device_judges{UINT32_MAX, steering::KeyVerdict::Kind::real};
   bool target_gone_ = false;
+  bool takes_ahead_ = true;
+  bool has_sent_ahead_ = false;
+  size_t sends_ahead_ = 0;
   struct Open { // the message that is not sent yet
     std::byte* message = nullptr;
     size_t bytes = 0;  // of requests in it

@@ -47,7 +47,9 @@ enum class Status : uint8_t {
   halted = 3,      // not executed: behind a failure
   fault = 4,       // the owner unmapped or protected the memory
   unsupported = 5, // the owner's adverb does not know the kind, or not this version of it
-  full = 6,        // lease: the peer has what it may have, and is to give one back for another
+  // lease: the peer has what it may have, and is to give one back for another; send: there is no
+  // room for bytes that have come ahead
+  full = 6,
 };
 
 enum : uint8_t {
@@ -72,11 +74,11 @@ struct RequestHeader {
   uint64_t target;        // handle of the responder's queue pair
   uint64_t source;        // handle of the initiator's, echoed
   uint64_t request;       // the initiator's sequence number of the work request, echoed
-  uint64_t address;       // first byte of this part
-  uint64_t total_address; // first byte of the whole work request
+  uint64_t address;       // first byte of this part; send: its offset
+  uint64_t total_address; // first byte of the whole work request; send: 0
   uint64_t total;         // bytes of the whole work request
-  // with_immediate: count of receive-consuming messages up to this one; on UC, where messages are
-  // lost, by_immediate | its immediate. lease: the one that is given back for it, or 0
+  // with_immediate, send: count of receive-consuming messages up to this one; on UC, where messages
+  // are lost, by_immediate | its immediate. lease: the one that is given back for it, or 0
   uint64_t receive;
   uint32_t key;
   uint32_t length; // bytes of this part
@@ -130,6 +132,7 @@ inline constexpr uint8_t version_sharing = 2; // from which on they are
 inline constexpr uint8_t version_leases = 3;  // from which on the owner leases
 inline constexpr uint8_t version_views = 4;   // from which on it has views
 inline constexpr uint8_t version_spares = 5;  // from which on it may say that its CPU is short
+inline constexpr uint8_t version_sends = 6;   // from which on it may take the bytes of SENDs ahead
 
 // Where in its message the next one begins.
 constexpr size_t next_place(size_t end) noexcept {

@@ -26,8 +26,8 @@ public:
       : world_(world), handlers_(std::move(handlers)), targets_(targets) {}
 
   uint8_t id() const noexcept override { return protocol_id; }
-  // 1: notices; 2: shared messages; 3: leases; 4: views; 5: that the CPU is short.
-  uint8_t version() const noexcept override { return version_spares; }
+  // 1: notices; 2: shared messages; 3: leases; 4: views; 5: that the CPU is short; 6: SENDs.
+  uint8_t version() const noexcept override { return version_sends; }
   Size size(uint64_t budget, uint64_t left) const noexcept override {
     if (budget < budget_for_large || left < left_for_large)
       return small;

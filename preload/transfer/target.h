@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -71,6 +72,9 @@ public:
   virtual bool settle_receives(const RequestHeader& request) = 0;
   // The n-th receive-consuming message will report `bytes` as its length.
   virtual void expect_immediate(uint64_t n, uint32_t bytes) = 0;
+  // Keeps bytes of a SEND (Kind::send) until it comes: ok; refused: it serves nobody, takes none or
+  // they are not of that SEND; full: there is no room for them. The device is to carry that SEND.
+  virtual Status take_ahead(const RequestHeader& request, std::span<const std::byte> bytes) = 0;
   // The link is gone over which it has lent these, and nobody will give them back.
   virtual void lent_over_lost_link(Grants grants) = 0;
 

@@ -47,6 +47,9 @@ private:
 Step Unload::issue(Request& r, int&) {
   if (r.stage == Stage::half)
     return immediate(r);
+  // What a SEND brings is there before what is behind it.
+  if (r.stage == Stage::queued && context_.messages.sends_ahead() != 0)
+    return Step::wait;
   if (r.stage == Stage::queued) {
     r.unasked = r.epoch == 0 ? Unasked::sent : Unasked::no; // as it was chosen by
     const KeyVerdict verdict = context_.messages.verdict(remote_key(r.wr));

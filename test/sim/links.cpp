@@ -451,7 +451,7 @@ std::shared_ptr<Channel> Links::open_to(Links& theirs) {
   const uint32_t credits = std::min(most.depth, net_.choices.between(1, 6));
   const uint32_t reported = net_.choices.between(1, credits); // not all, or none might come
   const size_t message_max = std::min<size_t>(most.message, 512 << net_.choices.below(3));
-  const uint8_t newest = adverb::transfer::version_spares;
+  const uint8_t newest = adverb::transfer::version_sends;
   const auto version =
       static_cast<uint8_t>(net_.choices.once_in(8) ? net_.choices.below(newest) : newest);
   auto client = std::make_shared<Channel>(*progress_, link::Channel::Role::client, fibre_, credits,

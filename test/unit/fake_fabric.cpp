@@ -241,6 +241,10 @@ struct Verbs {
     complete(peer, peer.qp.recv_cq, receive.wr_id, IBV_WC_SUCCESS,
              immediate ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV, length,
              (wr.send_flags & IBV_SEND_SOLICITED) != 0);
+    if (immediate || wr.opcode == IBV_WR_SEND_WITH_IMM) {
+      of(peer.qp.recv_cq).completions.back().wc_flags = IBV_WC_WITH_IMM;
+      of(peer.qp.recv_cq).completions.back().imm_data = wr.imm_data;
+    }
     return IBV_WC_SUCCESS;
   }
 

@@ -316,6 +316,9 @@ struct Bound final : transfer::Target {
   registration::Regions& regions() const override { return owner.regions; }
   bool settle_receives(const transfer::RequestHeader&) override { return true; }
   void expect_immediate(uint64_t, uint32_t) override {}
+  transfer::Status take_ahead(const transfer::RequestHeader&, std::span<const std::byte>) override {
+    return transfer::Status::refused;
+  }
   void lent_over_lost_link(transfer::Grants) override {}
   Owner& owner;
 };

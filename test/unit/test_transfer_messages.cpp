@@ -68,8 +68,9 @@ TEST_CASE("a part that leaves its work request is refused, wrap or not") {
   CHECK_FALSE(accepted(write_of(1000, 10, UINT64_MAX, 10)));
 }
 
-TEST_CASE("a request is as long as it says, and only a WRITE carries bytes") {
-  const auto h = write_of(1000, 100, 1000, 50);
+TEST_CASE("a request is as long as it says, and only WRITEs and SENDs carry bytes") {
+  auto h = write_of(1000, 100, 1000, 50);
+  h.kind = static_cast<uint8_t>(GENERATE(Kind::write, Kind::send));
   CHECK(take(frame(h, 50)));
   CHECK_FALSE(take(frame(h, 49)));
   CHECK_FALSE(take(frame(h, 51)));
@@ -87,7 +88,7 @@ TEST_CASE("a request is as long as it says, and only a WRITE carries bytes") {
 TEST_CASE("unknown kinds, statuses, flags and reserved bits are refused") {
   auto h = write_of(1000, 100, 1000, 0);
   REQUIRE(accepted(h));
-  for (const int kind : {0, 9, 10, 255}) {
+  for (const int kind : {0, 10, 11, 255}) {
     auto bad = h;
     bad.kind = static_cast<uint8_t>(kind);
     CHECK_FALSE(accepted(bad));

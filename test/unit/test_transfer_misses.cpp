@@ -33,6 +33,9 @@ struct FakeTarget final : transfer::Target {
   registration::Regions& regions() const override { return *of; }
   bool settle_receives(const RequestHeader&) override { return true; }
   void expect_immediate(uint64_t, uint32_t) override {}
+  transfer::Status take_ahead(const transfer::RequestHeader&, std::span<const std::byte>) override {
+    return transfer::Status::refused;
+  }
   void lent_over_lost_link(transfer::Grants) override {}
   const ibv_pd* of_pd = nullptr;
   registration::Regions* of = nullptr;

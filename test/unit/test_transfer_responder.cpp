@@ -36,6 +36,9 @@ struct FakeTarget final : transfer::Target {
   }
   int asked = 0;
   void expect_immediate(uint64_t, uint32_t) override {}
+  transfer::Status take_ahead(const transfer::RequestHeader&, std::span<const std::byte>) override {
+    return transfer::Status::refused;
+  }
   void lent_over_lost_link(transfer::Grants) override {}
   bool settled = true;
 };
