@@ -36,7 +36,7 @@ measure() {
 for kind in "$@"; do
   IFS=, read -r delay loss <<< "$kind"
   link "$delay" "$loss"
-  for program in ib_write_bw ib_read_bw; do
+  for program in ${PROGRAMS:-ib_write_bw ib_read_bw ib_send_bw}; do
     for ((run = 0; run < runs; run++)); do
       for whose in stock adverb; do measure "$delay" "$loss" "$program" "$whose"; done
     done

@@ -7,7 +7,7 @@ usage: far_table.py RUNS DELAY,LOSS...     exit status 0 only if every run was m
 import statistics
 import sys
 
-PROGRAMS = ("ib_write_bw", "ib_read_bw")
+PROGRAMS = ("ib_write_bw", "ib_read_bw", "ib_send_bw")
 WIDTH = 40  # characters of the longest bar
 
 
@@ -45,7 +45,7 @@ def main():
                 print(f"{name:<16}{program if first else '':<14}{whose:<8}{rate:>8}{ratio:>7}  "
                       + "#" * round(WIDTH * (median or 0) / most))
     print("\nTwo virtual hosts without hardware acceleration: compare the rows of a program, not the numbers with a "
-          "NIC's.\nadverb carries WRITEs and READs as packets that it repairs (profile far).")
+          "NIC's.\nadverb carries WRITEs, READs and SENDs as packets that it repairs (profile far).")
     for objection in wrong:
         print(f"demo: {objection}")
     print("demo: every run was measured, and packets carried adverb's" if not wrong else

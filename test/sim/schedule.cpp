@@ -68,12 +68,16 @@ constexpr uint32_t narrow = tight - 3;          // the same
 // one each.
 constexpr std::array narrow_budgets = {"16KiB", "32KiB", "4MiB"};
 
-// Who carries requests to pinned regions. As lengths are random, requests change ways at random.
+// Who carries requests to pinned regions, and long SENDs. As lengths are random, requests change
+// ways at random.
 constexpr std::array steerings = {
     "",
     R"(, {"match": {"opcode": ["write", "read"], "length": {"max": "40B"}}, "steer": "unload"},
        {"match": {"length": {"min": "100B", "max": "400B"}}, "steer": "unload"})",
     R"(, {"steer": "unload"})",
+    // SENDs of more than 512 bytes have these go ahead, as packets are of the least length.
+    R"(, {"reliability": "software"})",
+    R"(, {"steer": "offload"}, {"reliability": "software"})",
 };
 
 struct Chosen {

@@ -95,12 +95,12 @@ run() { # policy or stock, mode
 
 # Why adverb was not in every process of a run; nothing if it was. A process that was killed leaves nothing.
 escaped() { # policy, mode
-  local out=$work/$1.$2.out stats=$work/$1.$2.stats pid seen=0 regions=regions_unpinned
-  [ "$1" != odp ] || regions=regions_on_demand
+  local out=$work/$1.$2.out stats=$work/$1.$2.stats pid seen=0 counter counters=regions_unpinned
+  [ "$1" != odp ] || counters=regions_on_demand
   # A queue pair that has to be proven first may end before anything of it is steered.
-  [ "$1" != steered ] || regions=hooks_calls
-  # Packets carried something, and some were lost.
-  [ "${1%%-*}" != far ] || regions=endpoint_packets_again
+  [ "$1" != steered ] || counters=hooks_calls
+  # Packets carried something, bytes of SENDs among it, and some were lost.
+  [ "${1%%-*}" != far ] || counters="endpoint_packets_again posts_send_ahead recvs_ahead"
   local -a pids
   mapfile -t pids < <(sed -n 's/^verify: process \([0-9]*\)$/\1/p' "$out")
   for pid in "${pids[@]}"; do
@@ -111,7 +111,9 @@ escaped() { # policy, mode
     fi
   done
   [ "$seen" -ge 2 ] || echo "$seen processes left counters"
-  jq -es "map(.counters.$regions) | add > 0" "$stats"/*.json > /dev/null 2>&1 || echo "no process counts $regions"
+  for counter in $counters; do
+    jq -es "map(.counters.$counter) | add > 0" "$stats"/*.json > /dev/null 2>&1 || echo "no process counts $counter"
+  done
 }
 
 judge() { # what is so, why it is not
