@@ -496,6 +496,9 @@ TEST_CASE("bytes are kept by number, and what is sent anew replaces them", "[ahe
   CHECK(keep(5, 0, 16, 8) == Status::ok); // not all of it
   CHECK(keep(6, 0, 8, 8) == Status::ok);
   CHECK(keep(7, 0, uint64_t{1} << 40, 8) == Status::full);
+  CHECK(keep(8, 0, 8, 8) == Status::ok);
+  CHECK(keep(9, 0, 8, 8) == Status::ok);
+  CHECK(keep(8, 0, 8, 8) == Status::ok); // and so is what is behind it
   CHECK_FALSE(sends.take(2, true));
   const auto third = sends.take(3, true);
   REQUIRE(third);
@@ -506,4 +509,6 @@ TEST_CASE("bytes are kept by number, and what is sent anew replaces them", "[ahe
   CHECK_FALSE(sends.take(5, true));  // not all came
   CHECK(sends.take(6, true));
   CHECK_FALSE(sends.take(6, true));
+  CHECK(sends.take(8, true));
+  CHECK_FALSE(sends.take(9, true));
 }
