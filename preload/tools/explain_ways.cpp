@@ -54,6 +54,10 @@ void print_ways() {
   Facts send;
   send.connected = true;
   printf("  SEND: %s\n", said_of(send).c_str());
+  send.ahead = send.proven = true;
+  send.peer = Peer::linked;
+  printf("  SEND of more than four packets, with losses made good in software: %s\n",
+         said_of(send).c_str());
   for (const auto& target : targets) {
     printf("  to %s\n", target.name);
     // Operations that are told the same share a line.
