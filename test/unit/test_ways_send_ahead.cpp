@@ -421,7 +421,7 @@ TEST_CASE("behind a fence goes what READs have brought", "[ahead]") {
                    t.b.memory.begin() + 40000));
 }
 
-TEST_CASE("when the link is lost, SENDs that were not there yet go whole", "[ahead]") {
+TEST_CASE("when the link is lost, SENDs that were not there yet are sent anew, once", "[ahead]") {
   Ahead t;
   t.begin();
   const bool arrived = GENERATE(false, true);
