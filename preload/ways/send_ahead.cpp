@@ -9,8 +9,8 @@
 // itself goes when its bytes are known to be there, on the device's lane, in its place among all
 // others.
 //
-// Nothing of it has been executed before: if the peer does not take the bytes, or the link is lost,
-// the device carries the SEND whole.
+// Nothing of it has been executed before, so it may be repeated: if the peer does not take the
+// bytes, the device carries the SEND whole; if the link is lost, its way is chosen anew.
 #include "steering/elements.h"
 #include "steering/opcode.h"
 #include "steering/way.h"
@@ -121,8 +121,15 @@ void SendAhead::by_device(Request& r) {
 void SendAhead::answered(Request& r, const transfer::ReplyHeader& reply,
                          std::span<const std::byte>) {
   const auto status = static_cast<Status>(reply.status);
-  if (status == Status::refused || status == Status::unsupported)
+  if (status == Status::refused || status == Status::unsupported) {
     context_.messages.no_sends_ahead();
+    if (context_.world.log.every("sends-refused", 60))
+      context_.world.log.warn(
+          "the peer took no bytes of a SEND ahead of it, so the NIC carries the "
+          "SENDs of that queue pair: the peer's policy does not have losses "
+          "made good in software, its receives lie in memory of a device, or "
+          "its queue pair has ended, or was not reset when this one was");
+  }
   if (status != Status::ok)
     by_device(r);
   else if (r.parts == 0 && r.sent == r.length)
