@@ -158,7 +158,8 @@ private:
   uint32_t leasing_epoch_ = 0;
   uint32_t unleased_ = 0; // epoch of the last key of which nothing is leased
   // The peer's queue pair is no more: whatever goes to it the device shall judge.
-  static constexpr steering::KeyVerdict device_judges{UINT32_MAX, steering::KeyVerdict::Kind::real};
+  static constexpr steering::KeyVerdict device_judges{
+      UINT32_MAX, steering::KeyVerdict::Kind::real, steering::KeyVerdict::none};
   bool target_gone_ = false;
   bool takes_ahead_ = true;
   bool has_sent_ahead_ = false;

@@ -336,6 +336,29 @@ void write(Two& two, int count, uint32_t bytes) {
 
 } // namespace
 
+TEST_CASE("what is left to the peer's CPU goes by the device where the peer's queue pair is gone",
+          "[worlds]") {
+  Two two({}, R"({"version": 1, "staging": "8MiB",
+    "rules": [{"register": "pinned"}, {"reliability": "software"}]})");
+  write(two, 2, 100);
+  CHECK(two.a.count(Counter::posts_steered) != 0);
+  // Of its key nothing is known yet, and there is nobody left who could be asked.
+  ibv_mr* const other = two.b.verbs.reg_mr(two.b.pd, two.b.memory.data(), 4096,
+                                           IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+  two.b.verbs.destroy_qp(std::exchange(two.b.qp, nullptr));
+  const uint64_t queries = two.a.count(Counter::key_queries);
+  const uint64_t by_device = two.a.count(Counter::posts_offload);
+  REQUIRE(two.a.post(IBV_WR_RDMA_WRITE, 7, 10, 100, two.b, 3000, other->rkey) == 0);
+  for (int i = 0; i < 100; ++i) {
+    two.a.bench.service.run_tasks();
+    two.b.bench.service.run_tasks();
+    two.joint.carry();
+  }
+  CHECK(two.a.count(Counter::key_queries) == queries + 1);
+  CHECK(two.a.count(Counter::posts_offload) == by_device + 1);
+  two.b.verbs.dereg_mr(other);
+}
+
 TEST_CASE("short WRITEs to pinned memory go by the owner's CPU, if a rule says so", "[worlds]") {
   Two two({}, steered);
   write(two, 8, 100);
