@@ -209,7 +209,8 @@ static void run(struct client* c, enum phase phase, uint64_t operations, double 
       c->ends = c->next;
     while (more(c) && c->idles)
       begin_next(c, phase, c->idle[--c->idles]);
-    take(c);
+    if (c->idles < c->o->depth) // none is begun once the time is over
+      take(c);
   }
   show(c, phase, (double)(now_ns() - begun) / 1e9);
 }
