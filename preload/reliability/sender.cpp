@@ -9,8 +9,14 @@
 namespace adverb::reliability {
 namespace {
 
-// The pace is kept over so long: a thread that wakes late catches up.
+// The pace is kept over so long, or over this part of a round trip: a thread that wakes late
+// catches up. What it could not catch up would arrive as a lower rate, which the controller would
+// follow.
 constexpr Time pace_slack = std::chrono::milliseconds(1);
+constexpr int pace_slack_part = 8;
+// Packets go in bursts of so long, as to wake up for each costs more than to send it.
+constexpr int burst_part = 16; // of a round trip
+constexpr Time burst_most = std::chrono::milliseconds(4);
 constexpr Time probe_first = std::chrono::milliseconds(20); // before a round trip was seen
 constexpr Time probe_slowest = std::chrono::seconds(1);
 constexpr int silent_timeouts = 3;     // after so many without feedback only probes are sent
@@ -150,7 +156,8 @@ Run Sender::sent(Kind kind, uint64_t message, uint32_t word, uint64_t packets, T
   stats_.packets += count;
   probes_in_a_row_ = 0;
   const auto bytes = static_cast<double>(count * options_.cut.packet_bytes);
-  may_send_ = std::max(may_send_, now - pace_slack) +
+  const Time slack = std::max(pace_slack, rate_.shortest_round_trip() / pace_slack_part);
+  may_send_ = std::max(may_send_, now - slack) +
               Time(static_cast<int64_t>(bytes / rate_.bytes_per_second() * 1e9));
   return run;
 }
@@ -165,7 +172,9 @@ std::optional<Run> Sender::next(Time now) {
   expire(now);
   if (messages_.empty())
     rate_.on_idle();
-  if (messages_.empty() || now < may_send_)
+  if (now >= may_send_)
+    burst_until_ = now + std::min(rate_.shortest_round_trip() / burst_part, burst_most);
+  if (messages_.empty() || may_send_ > std::max(now, burst_until_))
     return std::nullopt;
   for (const auto& m : messages_)
     if (m->cancelling && (!m->cancel_sent || now >= m->cancelled_at + rate_.timeout(0))) {

@@ -132,6 +132,7 @@ private:
   uint64_t credit_;
   uint64_t granted_;
   Time may_send_{0}; // by the pace
+  Time burst_until_{0};
   Time last_sent_{0};
   Time last_heard_{0};
   Time waits_since_{0}; // since when something is under way or waiting that feedback must answer
