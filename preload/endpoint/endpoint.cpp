@@ -445,6 +445,23 @@ int Endpoint::progress() {
   return make_progress() ? 0 : EAGAIN;
 }
 
+auto Endpoint::path() -> Path {
+  const std::lock_guard hold(lock_);
+  if (!party_)
+    return {};
+  const auto& rate = party_->sender().rate();
+  return {rate.shortest_round_trip(), rate.loss()};
+}
+
+void Endpoint::sound(uint32_t packets) {
+  const std::lock_guard hold(lock_);
+  if (!connected_ || closed_ || broken_)
+    return;
+  party_->sender().sound(packets);
+  make_progress();
+  rouse();
+}
+
 void Endpoint::statistics(adverb_statistics& out) {
   const std::lock_guard hold(lock_);
   out = {};

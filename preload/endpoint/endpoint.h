@@ -75,6 +75,16 @@ public:
   int progress();
   void statistics(adverb_statistics& out);
 
+  // What is known of the way to the peer: the shortest round trip, 0 before one was seen, and the
+  // share of packets that it loses.
+  struct Path {
+    Time round_trip{0};
+    double loss = 0;
+  };
+  Path path();
+  // Sends so many packets without payload, unless messages are under way, which tell as much.
+  void sound(uint32_t packets);
+
 private:
   // In addresses. Both ends need the same.
   uint32_t chunk_told() const noexcept {

@@ -64,6 +64,8 @@ public:
   virtual void on_tx_free() = 0; // after acquire() found none
   // A queue pair of this process is bound to the peer's no more (Channel::bind()).
   virtual void on_unbound(uint64_t handle) = 0;
+  // Channel::pays() answers otherwise than before.
+  virtual void on_path_judged() {}
   virtual void on_down() = 0; // exactly once, and the last call
 };
 
@@ -105,6 +107,10 @@ public:
 
   // Whether adverb itself makes good what its path loses, and not the device.
   virtual bool repairs() const noexcept { return true; }
+  // Measures from now on whether that costs less than the losses do under the device, and tells the
+  // user when pays() changes. Both any thread.
+  virtual void judge_path() noexcept {}
+  virtual bool pays() const noexcept { return repairs(); }
 
   Progress& progress() const noexcept { return progress_; }
   Role role() const noexcept { return role_; }

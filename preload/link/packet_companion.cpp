@@ -8,6 +8,7 @@
 #include <bit>
 #include <cassert>
 #include <cerrno>
+#include <chrono>
 #include <mutex>
 #include <new>
 #include <sys/epoll.h>
@@ -17,6 +18,7 @@ namespace adverb::link {
 
 using endpoint::Endpoint;
 using endpoint::MessageName;
+using observe::Counter;
 
 namespace {
 
@@ -250,6 +252,48 @@ void PacketCompanion::take_events() {
   }
 }
 
+void PacketCompanion::judge_path() noexcept {
+  if (judged_.exchange(true))
+    return;
+  try {
+    world_.service.run([weak = std::weak_ptr(shared_from_this())] {
+      if (const auto self = std::static_pointer_cast<PacketCompanion>(weak.lock()))
+        self->sound();
+    });
+  } catch (const std::bad_alloc&) { // the device keeps what it has
+    world_.counters.count(Counter::exceptions_caught);
+  }
+}
+
+// While the program posts nothing, nothing is measured: an idle program stays idle.
+void PacketCompanion::sound() {
+  if (down())
+    return;
+  const Endpoint::Path path = endpoint_->path();
+  if (judge_.judge(path.round_trip, path.loss)) {
+    pays_ = judge_.pays();
+    world_.counters.count(Counter::path_changes);
+    world_.log.info("a path of {:.2f} ms round trip loses {:.3f} % of its packets: {} from now on",
+                    std::chrono::duration<double, std::milli>(path.round_trip).count(),
+                    path.loss * 100,
+                    judge_.pays() ? "adverb makes them good" : "the device's reliability does");
+    const std::lock_guard hold(device_->lock());
+    if (user())
+      user()->on_path_judged();
+  }
+  const uint64_t posts =
+      world_.counters.value(Counter::posts_offload) + world_.counters.value(Counter::link_messages);
+  const auto [packets, pause] = judge_.next(std::exchange(posts_seen_, posts) != posts);
+  if (packets != 0) {
+    world_.counters.count(Counter::path_soundings, packets);
+    endpoint_->sound(packets);
+  }
+  world_.service.after(pause, [weak = std::weak_ptr(shared_from_this())] {
+    if (const auto self = std::static_pointer_cast<PacketCompanion>(weak.lock()))
+      self->sound();
+  });
+}
+
 void PacketCompanion::sent(const adverb_event& event) {
   bool tell = false;
   {
@@ -290,10 +334,10 @@ void PacketCompanion::send(std::byte* message, size_t bytes) noexcept {
     uint64_t number = 0;
     rc = down() ? EPIPE : endpoint_->send(message, bytes, options, number);
   } catch (const std::bad_alloc&) {
-    world_.counters.count(observe::Counter::exceptions_caught);
+    world_.counters.count(Counter::exceptions_caught);
   }
   if (rc == 0)
-    return world_.counters.count(observe::Counter::link_messages);
+    return world_.counters.count(Counter::link_messages);
   free_.push_back(static_cast<uint32_t>(index));
   close();
 }

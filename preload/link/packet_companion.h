@@ -10,6 +10,7 @@
 
 #include "endpoint/endpoint.h"
 #include "link/companion.h"
+#include "link/path_judge.h"
 #include "world/sync.h"
 
 #include <deque>
@@ -33,6 +34,8 @@ public:
   std::byte* acquire() noexcept override;
   void send(std::byte* message, size_t bytes) noexcept override;
   void abandon(std::byte* message) noexcept override;
+  void judge_path() noexcept override;
+  bool pays() const noexcept override { return pays_; }
 
 private:
   class Receives;
@@ -44,17 +47,22 @@ private:
   int set_up(uint32_t credits, const LocalQp& path); // errno value
   int attach(const LocalQp& qp, const Remote& remote) override;
   void stop() noexcept override;
-  void watch(); // service thread, as the three that follow
+  void watch(); // service thread, as the four that follow
   void unwatch() noexcept;
   void take_events();
   void sent(const adverb_event& event);
+  void sound();
 
   std::shared_ptr<endpoint::Endpoint> endpoint_;
   // Of the endpoint, and known after it has been closed: the peer may ask at any time.
   wire::PacketAddress address_{};
   uint32_t qpn_ = 0;
-  uint64_t pinned_ = 0;  // bytes of the budget
-  bool watched_ = false; // service thread
+  uint64_t pinned_ = 0;        // bytes of the budget
+  bool watched_ = false;       // service thread
+  Atomic<bool> judged_{false}; // the path is
+  Atomic<bool> pays_{false};
+  PathJudge judge_;         // service thread
+  uint64_t posts_seen_ = 0; // service thread
   size_t stride_ = 0;
   std::shared_ptr<Receives> receives_;
   Mutex lock_;                          // before the endpoint's

@@ -32,12 +32,12 @@ constexpr unsigned room_tries = 20;
 constexpr std::chrono::milliseconds room_pause_first{2};
 constexpr std::chrono::milliseconds room_pause_most{1000};
 
-bool software_reliability(const policy::Policy& policy, const LocalQp& qp) noexcept {
+bool may_go_by_packets(const policy::Policy& policy, const LocalQp& qp) noexcept {
   in6_addr address{};
   memcpy(&address, qp.ah.grh.dgid.raw, sizeof address);
   return policy.ask<&policy::Rule::reliability>(
-             {qp.device->name, qp.type, qp.ah.is_global != 0 ? &address : nullptr}) ==
-         policy::Reliability::software;
+             {qp.device->name, qp.type, qp.ah.is_global != 0 ? &address : nullptr}) !=
+         policy::Reliability::device;
 }
 } // namespace
 
@@ -59,7 +59,7 @@ std::shared_ptr<Companion> Seeker::make_companion(const Link& link, const Search
   if (!device)
     return nullptr;
   const LocalQp& qp = search.qp;
-  if (software_reliability(world_.policy(), qp)) {
+  if (may_go_by_packets(world_.policy(), qp)) {
     if (link.no_packets != nullptr) {
       if (world_.log.once("packets-" + link.host))
         world_.log.warn("{}: the adverb there {}; requests are carried by the device's "
@@ -103,7 +103,7 @@ void Seeker::want_channel(const std::shared_ptr<Link>& link,
   if (path.channel || path.again != 0)
     return;
   // Whether the owner takes packets its answer to the hello says. The bind's asks once more.
-  if (!link->ready && software_reliability(world_.policy(), search->qp))
+  if (!link->ready && may_go_by_packets(world_.policy(), search->qp))
     return;
   path.channel = make_companion(*link, *search);
   if (!path.channel) {

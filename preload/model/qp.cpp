@@ -343,12 +343,27 @@ void Qp::on_recall() {
     send_.have_reported();
 }
 
+void Qp::on_path_judged() {
+  const std::lock_guard hold(lock_);
+  if (!by_measure_ || peer_ != Peer::linked || by_packets_ == messages_.pays())
+    return;
+  by_packets_ = messages_.pays();
+  choose_sends();
+  begin_steering();
+  send_.forget_key();
+  send_.turn();
+}
+
 void Qp::on_down() {
   const std::lock_guard hold(lock_);
   if (peer_ != Peer::linked)
     return;
   messages_.leave();
   peer_ = Peer::lost;
+  if (by_measure_) { // of the next link nothing is known
+    by_packets_ = false;
+    choose_sends();
+  }
   prover_.reset(false);
   trace(observe::TraceKind::peer, static_cast<uint8_t>(Peer::lost));
   send_.on_gone();
@@ -410,6 +425,10 @@ void Qp::on_bound(uint64_t handle, const link::Bound& bound) {
       } else if (initiator) {
         messages_.join(initiator, handle_, bound.remote_handle);
         peer_ = Peer::linked;
+        if (by_measure_) {
+          messages_.judge_path();
+          by_packets_ = messages_.pays();
+        }
         begin_steering();
         prover_.learn_answer();
         trace(observe::TraceKind::peer, static_cast<uint8_t>(Peer::linked));
@@ -442,7 +461,7 @@ steering::Facts Qp::facts(const steering::Request& r) {
   facts.connected = connected();
   facts.peer = peer_;
   if (!facts.connected || !steering::is_one_sided(r.wr.opcode)) {
-    facts.ahead = by_packets_ && goes_ahead(r);
+    facts.ahead = goes_ahead(r);
     facts.proven = prover_.is_proven();
     if (facts.peer == Peer::linked && messages_.down())
       facts.peer = Peer::lost;

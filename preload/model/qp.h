@@ -111,6 +111,7 @@ public:
   void on_credit() override;
   void on_keys_ended(std::span<const uint32_t> keys) override;
   void on_recall() override;
+  void on_path_judged() override;
   void on_down() override;
 
   // transfer::Target
@@ -234,7 +235,8 @@ private:
   // serves none of these, as it has said.
   std::unique_ptr<steering::Steer> steer_;
   bool serves_none_ = false;
-  bool by_packets_ = false;    // as the policy says; lock_
+  bool by_packets_ = false;    // as the policy says, or what was measured; lock_
+  bool by_measure_ = false;    // the policy leaves that to what is measured; lock_
   uint64_t last_unleased_ = 0; // of the requests under a virtual key; under lock_
   Atomic<unsigned> access_{0};
   Atomic<uint8_t> responder_resources_{0};  // max_dest_rd_atomic

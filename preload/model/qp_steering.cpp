@@ -65,7 +65,8 @@ void Qp::begin_steering() noexcept {
     return;
   try {
     auto rules = world().policy().steering(
-        {context_->device(), type_, attr_.ah_attr.is_global != 0 ? &address : nullptr});
+        {context_->device(), type_, attr_.ah_attr.is_global != 0 ? &address : nullptr},
+        by_packets_);
     if (rules.empty())
       return;
     steer_ = std::make_unique<steering::Steer>(std::move(rules), world().clock,
@@ -83,20 +84,28 @@ void Qp::look_at_reliability() noexcept {
   memcpy(&address, attr_.ah_attr.grh.dgid.raw, sizeof address);
   const policy::QpQuery query{context_->device(), type_,
                               attr_.ah_attr.is_global != 0 ? &address : nullptr};
-  by_packets_ = may_link_ && world().policy().ask<&policy::Rule::reliability>(query) ==
-                                 policy::Reliability::software;
+  using policy::Reliability;
+  const Reliability chosen =
+      may_link_ ? world().policy().ask<&policy::Rule::reliability>(query) : Reliability::device;
+  const bool measured =
+      std::exchange(by_measure_, chosen == Reliability::automatic && type_ == IBV_QPT_RC);
+  if (by_measure_ && !measured && peer_ == Peer::linked)
+    messages_.judge_path();
+  by_packets_ =
+      chosen == Reliability::software || (by_measure_ && peer_ == Peer::linked && messages_.pays());
   choose_sends();
 }
 
-// SENDs are passthrough unless some may go ahead.
+// SENDs are passthrough unless some may go ahead, or one has and some have no bytes: goes_ahead().
 void Qp::choose_sends() noexcept {
-  passthrough_.let_sends_pass(!by_packets_ || type_ != IBV_QPT_RC || peer_ == Peer::stock);
+  const bool some = by_packets_ || (messages_.joined() && messages_.has_sent_ahead());
+  passthrough_.let_sends_pass(!some || type_ != IBV_QPT_RC || peer_ == Peer::stock);
 }
 
 // A SEND that is no longer than a few packets gains nothing: it is there half a round trip after it
 // was posted, and later if its bytes go ahead. Behind one whose bytes do it goes the same way, as
 // the device would have to be waited for. And one without bytes must not be taken, at the peer, for
-// one whose bytes came and that was not sent after all.
+// one whose bytes came and that was not sent after all; also when packets pay no more.
 bool Qp::goes_ahead(const steering::Request& r) const noexcept {
   constexpr uint64_t few = 4;
   if ((r.wr.opcode != IBV_WR_SEND && r.wr.opcode != IBV_WR_SEND_WITH_IMM) || type_ != IBV_QPT_RC ||
@@ -106,8 +115,11 @@ bool Qp::goes_ahead(const steering::Request& r) const noexcept {
   const bool joined = peer_ == Peer::linked && messages_.joined();
   if (joined && !messages_.takes_ahead())
     return false;
-  return r.length > few * packet || (joined && (messages_.sends_ahead() != 0 ||
-                                                (r.length == 0 && messages_.has_sent_ahead())));
+  const bool may_be_taken_for_another = joined && r.length == 0 && messages_.has_sent_ahead();
+  if (!by_packets_)
+    return may_be_taken_for_another;
+  return r.length > few * packet || (joined && messages_.sends_ahead() != 0) ||
+         may_be_taken_for_another;
 }
 
 void Qp::steer_anew() {

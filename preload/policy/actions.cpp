@@ -15,7 +15,9 @@ constexpr Word<Order> order_words[] = {{"strict", Order::strict, "order strict"}
 constexpr Word<Reliability> reliability_words[] = {
     {"device", Reliability::device},
     {"software", Reliability::software,
-     "losses of requests to the peer's CPU made good in software"}};
+     "losses of requests to the peer's CPU made good in software"},
+    {"auto", Reliability::automatic,
+     "losses of requests to the peer's CPU made good in software while the path is far and lossy"}};
 constexpr Word<Steer> steer_words[] = {
     {"offload", Steer::offload}, {"unload", Steer::unload}, {"auto", Steer::automatic}};
 

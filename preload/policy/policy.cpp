@@ -200,14 +200,15 @@ const Rule* Policy::rule_for(const QpQuery& query, Says sets, Says is_safe) cons
 }
 
 // Whether adverb makes losses good, and the rule that says so; counts nothing.
-bool Policy::by_packets(const QpQuery& query, const Rule*& rule) const noexcept {
+bool Policy::by_packets(const QpQuery& query, bool pays, const Rule*& rule) const noexcept {
   rule = rule_for(
       query, [](const Rule& each) { return each.reliability.has_value(); },
       [](const Rule& each) { return *each.reliability == Reliability::device; });
-  return rule != nullptr && *rule->reliability == Reliability::software;
+  return rule != nullptr && (*rule->reliability == Reliability::software ||
+                             (*rule->reliability == Reliability::automatic && pays));
 }
 
-std::vector<SteerRule> Policy::steering(const QpQuery& query) const {
+std::vector<SteerRule> Policy::steering(const QpQuery& query, bool pays) const {
   std::vector<SteerRule> result;
   for (size_t i = 0; i < rules_.size(); ++i) {
     const auto steer = steer_of(rules_[i], query);
@@ -218,7 +219,7 @@ std::vector<SteerRule> Policy::steering(const QpQuery& query) const {
       return result;
   }
   // Only what goes to the peer's CPU goes by packets.
-  if (const Rule* rule = nullptr; by_packets(query, rule))
+  if (const Rule* rule = nullptr; by_packets(query, pays, rule))
     result.push_back({{}, Steer::unload, static_cast<size_t>(rule - rules_.data()), this});
   return result;
 }
@@ -234,13 +235,13 @@ bool Policy::steers(const QpQuery& query) const noexcept {
       return false;
   }
   const Rule* rule = nullptr;
-  return by_packets(query, rule);
+  return by_packets(query, true, rule);
 }
 
 bool Policy::repairs(std::string_view device, int qp_type) const noexcept {
   return std::ranges::any_of(rules_, [&](const Rule& rule) {
-    return rule.reliability == Reliability::software && matches_qp_type(rule.match, qp_type) &&
-           matches_device(rule.match, device);
+    return rule.reliability.value_or(Reliability::device) != Reliability::device &&
+           matches_qp_type(rule.match, qp_type) && matches_device(rule.match, device);
   });
 }
 

@@ -23,8 +23,9 @@ enum class Peers : uint8_t { automatic, none };
 enum class Order : uint8_t { strict, relaxed };
 
 // Who makes good what the network loses of requests that go to the peer's CPU: the device, by a
-// reliable connection; or adverb, of packets (rule action "reliability").
-enum class Reliability : uint8_t { device, software };
+// reliable connection; or adverb, of packets; or who of the two costs less by what is measured of
+// the path (rule action "reliability").
+enum class Reliability : uint8_t { device, software, automatic };
 
 // Who has to prove that a queue pair is its own by using it, before it is served: all that are not
 // this user's or root's processes on this host, or all (link.proof).

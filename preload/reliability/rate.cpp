@@ -56,32 +56,47 @@ uint64_t Rate::window() const noexcept {
   return std::max(window_least, static_cast<uint64_t>(packets));
 }
 
+// As RFC 6298 does, section 2.
+void Rate::learn_round_trip(Time now, Time seen) noexcept {
+  if (seen <= Time{0})
+    return;
+  if (smoothed_ == Time{0}) {
+    smoothed_ = seen;
+    variance_ = seen / 2;
+    round_began_ = now;
+    if (options_.bytes_per_second <= 0)
+      rate_ = std::max(rate_, first_packets * options_.packet_bytes / seconds(seen));
+  } else {
+    const Time off = smoothed_ > seen ? smoothed_ - seen : seen - smoothed_;
+    variance_ += (off - variance_) / 4;
+    smoothed_ += (seen - smoothed_) / 8;
+  }
+  shortest_ = shortest_ == Time{0} ? seen : std::min(shortest_, seen);
+}
+
+void Rate::learn_loss(uint64_t arrived, uint64_t of_network) noexcept {
+  const double seen = static_cast<double>(arrived + of_network);
+  if (seen <= 0)
+    return;
+  const double weight = std::min(1.0, seen / loss_memory);
+  loss_ += (static_cast<double>(of_network) / seen - loss_) * weight;
+}
+
+void Rate::on_soundings(Time now, Time round_trip, uint64_t arrived, uint64_t lost,
+                        uint64_t starved) noexcept {
+  learn_round_trip(now, round_trip);
+  learn_loss(arrived, lost - std::min(lost, starved));
+}
+
 void Rate::on_feedback(Time now, Time round_trip, uint64_t arrived, uint64_t lost,
                        uint64_t starved) noexcept {
-  // As RFC 6298 does, section 2.
-  if (round_trip > Time{0}) {
-    if (smoothed_ == Time{0}) {
-      smoothed_ = round_trip;
-      variance_ = round_trip / 2;
-      round_began_ = now;
-      if (options_.bytes_per_second <= 0)
-        rate_ = std::max(rate_, first_packets * options_.packet_bytes / seconds(round_trip));
-    } else {
-      const Time off = smoothed_ > round_trip ? smoothed_ - round_trip : round_trip - smoothed_;
-      variance_ += (off - variance_) / 4;
-      smoothed_ += (round_trip - smoothed_) / 8;
-    }
-    shortest_ = shortest_ == Time{0} ? round_trip : std::min(shortest_, round_trip);
+  learn_round_trip(now, round_trip);
+  if (round_trip > Time{0})
     round_trip_in_round_ =
         round_trip_in_round_ == Time{0} ? round_trip : std::min(round_trip_in_round_, round_trip);
-  }
   // Losses at an empty receive queue say nothing of the network. The pace answers them, not parity.
   const uint64_t of_network = lost - std::min(lost, starved);
-  const double seen = static_cast<double>(arrived + of_network);
-  if (seen > 0) {
-    const double weight = std::min(1.0, seen / loss_memory);
-    loss_ += (static_cast<double>(of_network) / seen - loss_) * weight;
-  }
+  learn_loss(arrived, of_network);
   round_arrived_ += arrived;
   round_lost_ += of_network;
   if (starved != 0 && options_.bytes_per_second <= 0)

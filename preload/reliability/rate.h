@@ -35,6 +35,11 @@ public:
   void on_feedback(Time now, Time round_trip, uint64_t arrived, uint64_t lost,
                    uint64_t starved) noexcept;
 
+  // The same of packets without payload that were sent because there was nothing to send: they tell
+  // of round trip and loss, and nothing of how many bytes the path takes.
+  void on_soundings(Time now, Time round_trip, uint64_t arrived, uint64_t lost,
+                    uint64_t starved) noexcept;
+
   // There is nothing to send just now, though the pace and the window would let it go.
   void on_idle() noexcept { was_idle_ = true; }
 
@@ -51,6 +56,8 @@ public:
   double loss() const noexcept { return loss_; } // share, a moving mean over about 2,000 packets
 
 private:
+  void learn_round_trip(Time now, Time seen) noexcept;
+  void learn_loss(uint64_t arrived, uint64_t of_network) noexcept;
   bool is_queueing() noexcept;
   bool is_losing() noexcept;
   void end_round(Time now) noexcept;

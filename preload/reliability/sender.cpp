@@ -153,6 +153,7 @@ Run Sender::sent(Kind kind, uint64_t message, uint32_t word, uint64_t packets, T
     return run;
   }
   under_way_ += count;
+  payload_end_ = sequence_;
   stats_.packets += count;
   probes_in_a_row_ = 0;
   const auto bytes = static_cast<double>(count * options_.cut.packet_bytes);
@@ -170,6 +171,12 @@ std::optional<Run> Sender::next(Time now) {
   }
   waits_ = !messages_.empty();
   expire(now);
+  if (!messages_.empty() || credit_ <= sequence_)
+    soundings_ = 0;
+  if (soundings_ != 0) {
+    --soundings_;
+    return sent(Kind::probe, next_message_, 0, 1, now);
+  }
   if (messages_.empty())
     rate_.on_idle();
   if (now >= may_send_)
@@ -297,7 +304,7 @@ uint64_t Sender::unsent() const noexcept {
 
 Time Sender::wake(Time now) const {
   if (messages_.empty())
-    return Time::max();
+    return soundings_ != 0 ? now : Time::max();
   Time at = std::max(last_heard_, waits_ ? waits_since_ : now) + options_.silence;
   const bool silent = is_silent(now);
   bool sends = false;

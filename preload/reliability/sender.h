@@ -77,6 +77,10 @@ public:
   // Asks the receiver to end the message. The event comes when the receiver has.
   void cancel(uint64_t message);
 
+  // Sends so many probes, as far as there is credit, unless a message is open: then its packets
+  // tell as much. The receiver's answers say how long the path is and what it loses.
+  void sound(uint32_t probes) noexcept { soundings_ = messages_.empty() ? probes : 0; }
+
   // The next packets to put on the wire, or none before wake().
   std::optional<Run> next(Time now);
   // When next() may have something, if nothing is heard until then; Time::max(): never.
@@ -138,6 +142,8 @@ private:
   Time waits_since_{0}; // since when something is under way or waiting that feedback must answer
   bool waits_ = false;
   uint32_t probes_in_a_row_ = 0; // since anything else was sent
+  uint32_t soundings_ = 0;       // to be sent
+  uint64_t payload_end_ = 0;     // sequence number behind the last packet that had any
   // Of the latest feedback.
   uint64_t highest_ = 0;
   Time highest_sent_{0};

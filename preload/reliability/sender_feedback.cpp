@@ -57,8 +57,12 @@ void Sender::learn(const Feedback& feedback, Time now) {
   if (again * spurious > arrived)
     reordering_ = std::min(rate_.smoothed_round_trip() / 2,
                            std::max(2 * reordering_, rate_.smoothed_round_trip() / 32));
-  rate_.on_feedback(now, trip, arrived, sent - std::min(arrived, sent),
-                    feedback.starved - std::min(starved_, feedback.starved));
+  const uint64_t lost = sent - std::min(arrived, sent);
+  const uint64_t starved = feedback.starved - std::min(starved_, feedback.starved);
+  if (messages_.empty() && highest_ >= payload_end_)
+    rate_.on_soundings(now, trip, arrived, lost, starved);
+  else
+    rate_.on_feedback(now, trip, arrived, lost, starved);
   highest_ = feedback.highest;
   arrived_ = std::max(arrived_, feedback.arrived);
   duplicates_ = std::max(duplicates_, feedback.duplicates);
@@ -234,8 +238,10 @@ void Sender::again(Message& m, uint64_t packets, uint32_t word, Time sent) {
   }
 }
 
+// When a probe was sent is of use until it is answered.
 void Sender::forget_judged() {
-  while (!log_.empty() && log_.front().packets == 0)
+  while (!log_.empty() && log_.front().packets == 0 &&
+         (log_.front().kind != Kind::probe || log_.front().sequence < highest_))
     log_.pop_front();
 }
 

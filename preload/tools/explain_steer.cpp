@@ -68,8 +68,12 @@ std::string rule_words(const Policy& policy, const policy::SteerRule& rule, bool
       requests == Requests{}
           ? (first ? "all" : "all others")
           : opcode_words(requests.opcodes) + length_words(requests) + address_words(requests);
-  return "    " + which + ": " + carrier(rule.steer) + " (by rule " +
-         policy::in_quotes(policy.rules()[rule.rule].name) + ")\n";
+  const policy::Rule& by = policy.rules()[rule.rule];
+  const bool measured = !by.steer && by.reliability == policy::Reliability::automatic;
+  return "    " + which + ": " +
+         (measured ? "the owner's CPU while the path is far and lossy, otherwise the NIC"
+                   : carrier(rule.steer)) +
+         " (by rule " + policy::in_quotes(by.name) + ")\n";
 }
 
 // One line for each rule, and one for requests that no rule matches.
@@ -92,7 +96,8 @@ std::string steering_words(const Policy& policy, const policy::QpQuery& query) {
 void print_steering(const Policy& policy, const std::string& device, const std::string& whose,
                     const in6_addr& peer) {
   const auto steers = [](const policy::Rule& rule) {
-    return rule.steer.has_value() || rule.reliability == policy::Reliability::software;
+    return rule.steer.has_value() ||
+           rule.reliability.value_or(policy::Reliability::device) != policy::Reliability::device;
   };
   if (std::ranges::none_of(policy.rules(), steers))
     return;

@@ -194,13 +194,7 @@ void Initiator::on_notice(link::RxBuffer message) {
   // Requests name the real keys of those that were served under these.
   const auto real = verdicts_.forget_served(keys);
   keys.insert(keys.end(), real.begin(), real.end());
-  std::vector<Source*> all;
-  {
-    const std::lock_guard hold(lock_);
-    for (const auto& [handle, attached] : sources_)
-      all.push_back(attached.source);
-  }
-  for (Source* source : all)
+  for (Source* const source : sources())
     source->on_keys_ended(keys);
   unacknowledged_ = parsed->header.number;
   acknowledge();
@@ -246,13 +240,7 @@ void Initiator::recalled(std::span<const uint32_t> leases, uint32_t notice) {
   }
   world_.counters.count(Counter::uses_at_recall, uses);
   returning_ = notice;
-  std::vector<Source*> all;
-  {
-    const std::lock_guard hold(lock_);
-    for (const auto& [handle, attached] : sources_)
-      all.push_back(attached.source);
-  }
-  for (Source* source : all)
+  for (Source* const source : sources())
     source->on_recall();
 }
 
@@ -405,17 +393,28 @@ void Initiator::resume() {
 
 void Initiator::on_down() {
   leases_->close();
-  std::vector<Source*> all;
   {
     const std::lock_guard hold(lock_);
     lost_ = true;
     unanswered_ = 0;
     waiting_.clear();
-    for (const auto& [handle, attached] : sources_)
-      all.push_back(attached.source);
   }
-  for (Source* source : all)
+  for (Source* const source : sources())
     source->on_down();
+}
+
+void Initiator::on_path_judged() {
+  for (Source* const source : sources())
+    source->on_path_judged();
+}
+
+// They are called without the lock, under the progress lock, without which none goes.
+std::vector<Source*> Initiator::sources() const {
+  std::vector<Source*> all;
+  const std::lock_guard hold(lock_);
+  for (const auto& [handle, attached] : sources_)
+    all.push_back(attached.source);
+  return all;
 }
 
 } // namespace adverb::transfer

@@ -47,6 +47,8 @@ public:
   virtual void on_keys_ended(std::span<const uint32_t> keys) = 0;
   // Leases have been called back: requests under way are to be known to be complete soon.
   virtual void on_recall() {}
+  // What Initiator::pays() says has changed.
+  virtual void on_path_judged() {}
   virtual void on_down() = 0; // the link is lost: unanswered requests will not be answered
 
 protected:
@@ -109,10 +111,16 @@ public:
     return channel_->version() >= version_sends && channel_->repairs();
   }
 
+  // Whether requests that the device could carry go better by this link; what is measured for that
+  // is measured from judge_path() on.
+  void judge_path() noexcept { channel_->judge_path(); }
+  bool pays() const noexcept { return channel_->pays(); }
+
   // From the channel, under the device's progress lock.
   void on_message(link::RxBuffer message) override;
   void on_tx_free() override;
   void on_unbound(uint64_t) override {} // the other end's
+  void on_path_judged() override;
   void on_down() override;
 
 private:
@@ -125,6 +133,7 @@ private:
     void answer() noexcept;
   };
   bool may_begin(const Attached* attached) const; // under the lock
+  std::vector<Source*> sources() const;
   void resume();
   void count(const ReplyHeader& first, uint32_t replies);
   void reject(const char* what, size_t bytes);

@@ -93,6 +93,10 @@ public:
 
   bool lossy() const noexcept { return lossy_; }
 
+  // As of the link.
+  void judge_path() noexcept { initiator_->judge_path(); }
+  bool pays() const noexcept { return initiator_->pays(); }
+
   // Whether the peer may take the bytes of SENDs ahead, and until the link is joined anew that it
   // takes none.
   bool takes_ahead() const noexcept { return takes_ahead_ && initiator_->sends_known(); }
@@ -158,8 +162,8 @@ private:
   uint32_t leasing_epoch_ = 0;
   uint32_t unleased_ = 0; // epoch of the last key of which nothing is leased
   // The peer's queue pair is no more: whatever goes to it the device shall judge.
-  static constexpr steering::KeyVerdict device_judges{
-      UINT32_MAX, steering::KeyVerdict::Kind::real, steering::KeyVerdict::none};
+  static constexpr steering::KeyVerdict device_judges{UINT32_MAX, steering::KeyVerdict::Kind::real,
+                                                      steering::KeyVerdict::none};
   bool target_gone_ = false;
   bool takes_ahead_ = true;
   bool has_sent_ahead_ = false;

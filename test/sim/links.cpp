@@ -63,6 +63,15 @@ void Channel::open(link::Protocol& protocol) {
   opened(protocol);
 }
 
+void Channel::judge() {
+  pays_ = !pays_;
+  of->world_.service.run([self = std::static_pointer_cast<Channel>(shared_from_this())] {
+    const std::lock_guard hold(self->progress().lock());
+    if (self->user())
+      self->user()->on_path_judged();
+  });
+}
+
 void Channel::end() {
   down_ = true;
   ended_ = true;
@@ -363,6 +372,15 @@ void Net::part() {
   parted_ = true;
   for (const auto& channel : channels_)
     channel->close();
+}
+
+void Net::judge() {
+  std::vector<Channel*> clients;
+  for (const auto& channel : channels_)
+    if (channel->role() == link::Channel::Role::client && !channel->down())
+      clients.push_back(channel.get());
+  if (!clients.empty())
+    clients[choices.below(static_cast<uint32_t>(clients.size()))]->judge();
 }
 
 void Net::offered(const link::Links* links, uint64_t handle, const link::Offer& offer) {

@@ -46,6 +46,8 @@ public:
   // All channels end, and what asks for one then gets another.
   void part();
   bool parted() const { return parted_; }
+  // Of one path it is found that packets pay, or that they pay no more.
+  void judge();
   // From now on those whose thread is `fibre` are liars, who never take note of keys that ended.
   void corrupt(uint32_t fibre);
   // One of them says something that every message must be, and that no honest peer says.
@@ -123,8 +125,11 @@ public:
   void send(std::byte* message, size_t bytes) noexcept override;
   void abandon(std::byte* message) noexcept override;
   void close() noexcept override;
+  bool pays() const noexcept override { return pays_; }
 
   void open(adverb::link::Protocol& protocol);
+  // What is measured of its path says the opposite from now on, and its user hears of it.
+  void judge();
   void end();
   // As if it had been sent from here, credits or not.
   void lie(Choices& choices);
@@ -170,6 +175,7 @@ private:
   bool starved_ = false;
   bool closing_ = false;
   bool ended_ = false;
+  adverb::Atomic<bool> pays_{false};
 };
 
 class Links final : public adverb::link::Links {
@@ -197,6 +203,7 @@ public:
   void await_probes() noexcept override {}
 
 private:
+  friend class Channel;
   friend class Net;
   // A poll of the program may take what has arrived.
   struct Polled final : adverb::link::Progress {

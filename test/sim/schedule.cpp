@@ -78,7 +78,10 @@ constexpr std::array steerings = {
     // SENDs of more than 512 bytes have these go ahead, as packets are of the least length.
     R"(, {"reliability": "software"})",
     R"(, {"steer": "offload"}, {"reliability": "software"})",
+    R"(, {"reliability": "auto"})",
+    R"(, {"match": {"length": {"max": "100B"}}, "steer": "unload"}, {"reliability": "auto"})",
 };
+constexpr uint32_t measured = steerings.size() - 2; // from this one on
 
 struct Chosen {
   uint32_t policy = 0;
@@ -153,6 +156,7 @@ public:
       printf("  policy %s\n", text_of(which).c_str());
     // Both by the same, or each by its own.
     const Chosen other = choices.once_in(4) ? choose_policy(choices) : which;
+    judges_ = which.steering >= measured || other.steering >= measured;
     programs_[0] =
         std::make_unique<Program>(0, choices, fabric_, net_, oracle_, policy(which), loud);
     programs_[1] =
@@ -231,6 +235,8 @@ public:
       }
       if (net_.lies() && choices_.once_in(16))
         net_.lie();
+      if (judges_ && choices_.once_in(30))
+        net_.judge();
       // More than an honest peer ever has a proof wait.
       if (net_.lies() && !net_.proves() && choices_.once_in(200))
         for (const auto& program : programs_)
@@ -458,6 +464,7 @@ private:
   size_t steps_ = 0;
   bool lavish_ = false; // there is always memory to register
   const bool loud_;
+  bool judges_ = false; // paths are measured
 };
 
 } // namespace

@@ -71,6 +71,8 @@ public:
       }
   }
   void close() noexcept override { down_ = true; }
+  void judge_path() noexcept override { judged = true; }
+  bool pays() const noexcept override { return pays_; }
 
   // The test's side. Each takes the progress lock.
   void open(link::Protocol& protocol) {
@@ -81,6 +83,13 @@ public:
     down_ = true;
     const std::lock_guard hold(progress().lock());
     ended();
+  }
+  // What is measured of the path.
+  void judge(bool pays) {
+    pays_ = pays;
+    const std::lock_guard hold(progress().lock());
+    if (user())
+      user()->on_path_judged();
   }
   void receive(std::span<const std::byte> bytes) {
     const std::lock_guard hold(progress().lock());
@@ -118,6 +127,7 @@ public:
   size_t buffers_out() const noexcept { return received_.out(); }
 
   bool keep_buffers = false; // until complete()
+  bool judged = false;       // it was asked for
 
 private:
   // Received messages, until they are given back.
@@ -137,6 +147,7 @@ private:
     std::atomic<size_t> out_{0};
   };
 
+  std::atomic<bool> pays_{false};
   mutable std::mutex lock_;
   std::vector<std::unique_ptr<std::byte[]>> free_;
   std::vector<std::unique_ptr<std::byte[]>> taken_;

@@ -158,6 +158,11 @@ struct Asker {
     const std::lock_guard hold(lock);
     pump(channel);
   }
+  void on_path_judged() {
+    const std::lock_guard hold(lock);
+    ++judgements;
+    changed.notify_all();
+  }
   void on_down() {
     const std::lock_guard hold(lock);
     ++downs;
@@ -201,6 +206,7 @@ struct Asker {
   uint32_t sent = 0;
   uint32_t received = 0;
   int downs = 0;
+  int judgements = 0;
 };
 
 // Gives what comes over one channel to the asker of the process.
@@ -213,6 +219,7 @@ public:
   }
   void on_tx_free() override { asker_.on_tx_free(*channel_); }
   void on_unbound(uint64_t) override {}
+  void on_path_judged() override { asker_.on_path_judged(); }
   void on_down() override { asker_.on_down(); }
 
 private:

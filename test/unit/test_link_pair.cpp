@@ -88,6 +88,55 @@ bool packets_carry_a_channel_whole_and_in_order() {
   return seeker.ended_well() && ready;
 }
 
+// Until `done`, while a program posts, for which paths are measured.
+void post_until(const std::function<bool()>& done) {
+  const auto limit = std::chrono::steady_clock::now() + hangs;
+  std::unique_lock hold(asker->lock);
+  while (!done()) {
+    CHECK_THAT(std::chrono::steady_clock::now() < limit);
+    process().world.counters.count(Counter::posts_offload);
+    asker->changed.wait_for(hold, std::chrono::milliseconds(20));
+  }
+}
+
+// By packets without payload, while the channel has nothing to carry.
+bool a_far_path_that_loses_is_found_to_be_worth_packets() {
+  Place place;
+  setenv("ADVERB_LOOPBACK_LINK", "seed=5,delay=5ms,loss=2e-2", 1);
+  Node owner(place.far(), own);
+  const bool ready = owner.hear('r');
+  Node seeker(place.far(), [](Node&) {
+    const auto bound = ask();
+    CHECK_THAT(bound.verdict == Verdict::adverb && bound.channel->repairs());
+    CHECK_THAT(!bound.channel->pays() && value(Counter::path_soundings) == 0);
+    bound.channel->judge_path();
+    bound.channel->judge_path(); // once is enough
+    post_until([] { return asker->judgements != 0; });
+    CHECK_THAT(bound.channel->pays());
+    CHECK_THAT(value(Counter::path_changes) == 1 && value(Counter::path_soundings) >= 64);
+    asker->exchange(*bound.channel, 100); // it carries messages all the same
+    CHECK_THAT(bound.channel->pays());
+  });
+  unsetenv("ADVERB_LOOPBACK_LINK");
+  return seeker.ended_well() && ready;
+}
+
+bool a_near_path_is_sounded_and_left_to_the_device() {
+  Place place;
+  Node owner(place.far(), own);
+  if (!owner.hear('r'))
+    return false;
+  Node seeker(place.far(), [](Node&) {
+    const auto bound = ask();
+    bound.channel->judge_path();
+    post_until([] { return value(Counter::path_soundings) >= 64 + 4 * 2; });
+    asker->exchange(*bound.channel, 100);
+    CHECK_THAT(!bound.channel->pays() && asker->judgements == 0);
+    CHECK_THAT(value(Counter::path_changes) == 0);
+  });
+  return seeker.ended_well();
+}
+
 // The owner has no room, and says so.
 bool without_room_for_packets_the_device_carries_the_channel() {
   Place place;
@@ -545,6 +594,8 @@ constexpr Case cases[] = {
     CASE(a_link_over_which_nothing_is_bound_ends_and_another_is_made),
     CASE(a_process_links_to_itself),
     CASE(packets_carry_a_channel_whole_and_in_order),
+    CASE(a_far_path_that_loses_is_found_to_be_worth_packets),
+    CASE(a_near_path_is_sounded_and_left_to_the_device),
     CASE(without_room_for_packets_the_device_carries_the_channel),
     CASE(a_fork_child_holds_nothing_of_the_link_and_starts_anew),
     CASE(links_come_and_go_without_growing),

@@ -302,6 +302,22 @@ TEST_CASE("reliability in software has the peer's CPU carry what no rule steers"
   CHECK(steer(*all, rc_far) == Steer::offload);
 }
 
+TEST_CASE("reliability by measurement has the peer's CPU carry requests while packets pay") {
+  const auto policy = load(R"(
+    {"match": {"opcode": "read"}, "steer": "unload"}, {"name": "far", "reliability": "auto"})");
+  CHECK(policy->ask<&Rule::reliability>(rc_far) == Reliability::automatic);
+  CHECK(policy->steering(rc_far).size() == 2);
+  CHECK(policy->steering(rc_far, true).size() == 2);
+  CHECK(policy->steering(rc_far, false).size() == 1); // the other rule stands
+  CHECK(policy->steers(rc_far));
+  CHECK(policy->repairs("rxe0", IBV_QPT_RC));
+  const auto alone = load(R"({"reliability": "auto"})");
+  CHECK(alone->steering(rc_far, false).empty());
+  CHECK(alone->steers(rc_far)); // at times
+  // In software it does not hang on what is measured.
+  CHECK(load(R"({"reliability": "software"})")->steering(rc_far, false).size() == 1);
+}
+
 TEST_CASE("reliability is a word, and is hidden by an earlier rule for all peers") {
   CHECK_FALSE(load_text(rules(R"({"reliability": "hardware"})"), "FILE"));
   CHECK_FALSE(load_text(rules(R"({"reliability": "software"},

@@ -583,6 +583,63 @@ TEST_CASE("credit bounds what is under way to a receiver that takes nothing") {
   run.check_complete(run.messages_[0]);
 }
 
+TEST_CASE("soundings tell of round trip and loss while there is nothing to send") {
+  for (const double loss : {0.0, 0.01, 0.05}) {
+    INFO(loss);
+    PartyOptions options;
+    options.cut = {1024, 1024};
+    Faults faults;
+    faults.loss = loss;
+    Pair pair(options, faults, 10ms, 7);
+    Buffer source(4096), target(4096);
+    // The first message tells how many packets may come.
+    REQUIRE(pair.left->send(source.data(), 4096, {}, 0) ==
+            pair.right->receive(target.data(), 4096));
+    pair.right->receive(target.data(), 4096); // one is always posted
+    while (!pair.left->take_send_event() && pair.step())
+      ;
+    const double rate = pair.left->sender().rate().bytes_per_second();
+    const uint64_t packets = pair.left->sender().stats().packets;
+    const uint64_t probes = pair.left->sender().stats().probes;
+    for (int i = 0; i < 500; ++i) {
+      pair.left->sender().sound(16);
+      const Time until = pair.now + 50ms;
+      while (pair.step(until))
+        ;
+      pair.now = until;
+    }
+    const auto& sender = pair.left->sender();
+    CHECK(sender.stats().probes == probes + 500 * 16);
+    CHECK(sender.stats().packets == packets);
+    CHECK(sender.rate().shortest_round_trip() >= 20ms);
+    CHECK(sender.rate().smoothed_round_trip() < 25ms);
+    CHECK(sender.rate().loss() >= loss * 0.5);
+    CHECK(sender.rate().loss() <= loss * 1.5);
+    CHECK(sender.rate().bytes_per_second() == rate); // they say nothing of it
+    REQUIRE(pair.right->take_receive_event());       // of the message
+    CHECK_FALSE(pair.right->take_receive_event());
+  }
+}
+
+TEST_CASE("nothing is sounded while a message is open, or where there is no credit") {
+  PartyOptions options;
+  options.cut = {1024, 1024};
+  Pair pair(options, {}, 10ms, 7);
+  std::vector<std::byte> packet(sizeof(wire::Header) + 1024);
+  pair.left->sender().sound(16); // nothing is known of the other side
+  CHECK(pair.left->next_packet(packet, pair.now) == 0);
+  CHECK(pair.left->wake(pair.now) == Time::max());
+  Buffer source(64 * 1024), target(64 * 1024);
+  pair.left->send(source.data(), source.size(), {}, 0);
+  pair.right->receive(target.data(), target.size());
+  for (int i = 0; i < 3; ++i)
+    pair.step();
+  const uint64_t probes = pair.left->sender().stats().probes;
+  pair.left->sender().sound(1000);
+  CHECK(pair.left->next_packet(packet, pair.now) != 0);
+  CHECK(pair.left->sender().stats().probes < probes + 2);
+}
+
 namespace {
 
 // What it takes to send 4 MiB at 10 MB/s over a path of 52 ms, if each wake-up comes so late.

@@ -16,7 +16,7 @@ trap 'rm -rf "$work" /dev/shm/adverb-verify.$$.*' EXIT
 
 modes=(inline threaded)
 runs=() # policy.mode
-for policy in default unpinned none mpi off none-relaxed small-pinned targets-unpinned proven odp steered far far-unpinned; do
+for policy in default unpinned none mpi off none-relaxed small-pinned targets-unpinned proven odp steered far far-unpinned far-auto; do
   for mode in "${modes[@]}"; do runs+=("$policy.$mode"); done
 done
 if [ "$part" = gate ]; then
@@ -66,7 +66,9 @@ run() { # policy or stock, mode
   [ "$2" = inline ] || words+=(ADVERB_LOOPBACK_INLINE=0 ADVERB_LOOPBACK_REUSE=1 ADVERB_LOOPBACK_CLEAN=1)
   # What stock is compared with has none.
   [ "$1" != odp ] || words+=("ADVERB_LOOPBACK_ODP=all")
-  [ "${1%%-*}" != far ] || words+=("ADVERB_LOOPBACK_LINK=seed=7,loss=2e-2,burst=2,duplicate=1e-2,reorder=1e-2:8")
+  local bad=seed=7,loss=2e-2,burst=2,duplicate=1e-2,reorder=1e-2:8
+  [ "$1" != far-auto ] || bad+=,delay=2ms # near, the device would keep all
+  [ "${1%%-*}" != far ] || words+=("ADVERB_LOOPBACK_LINK=$bad")
   if [ "$1" != stock ]; then
     [ -e "$here/policies/$1.json" ] && policy=$here/policies/$1.json
     words+=("ADVERB_POLICY=$policy" "LD_PRELOAD=${runtime:+$runtime:}$adverb")
@@ -80,7 +82,7 @@ run() { # policy or stock, mode
   local -a apart=()
   case $1 in
   none-relaxed) apart=(--except 'remote.wrong_key*' --except 'remote.foreign_key*' --except 'remote.other_pd*') ;;
-  far | far-unpinned) apart=(--except 'data.uc.*' --except 'data.ud.*' --except 'flow.receive_too_small_u*') ;;
+  far | far-*) apart=(--except 'data.uc.*' --except 'data.ud.*' --except 'flow.receive_too_small_u*') ;;
   esac
   local -a chosen=("${absent[@]}" ${apart[@]+"${apart[@]}"})
   "$verify" --list "${chosen[@]}" | sort > "$work/$name.cases"
@@ -101,6 +103,7 @@ escaped() { # policy, mode
   [ "$1" != steered ] || counters=hooks_calls
   # Packets carried something, bytes of SENDs among it, and some were lost.
   [ "${1%%-*}" != far ] || counters="endpoint_packets_again posts_send_ahead recvs_ahead"
+  [ "$1" != far-auto ] || counters="path_soundings path_changes posts_steered"
   local -a pids
   mapfile -t pids < <(sed -n 's/^verify: process \([0-9]*\)$/\1/p' "$out")
   for pid in "${pids[@]}"; do
@@ -142,7 +145,7 @@ compare() { # policy, mode
   local beside=$work/stock.$2 without=""
   case $1 in
   none-relaxed) without='^remote\.(wrong_key|foreign_key|other_pd)' ;;
-  far | far-unpinned) without='^(data\.u[cd]\.|flow\.receive_too_small_u)' ;;
+  far | far-*) without='^(data\.u[cd]\.|flow\.receive_too_small_u)' ;;
   esac
   if [ -n "$without" ]; then
     grep -vE "$without" "$beside" > "$work/beside"

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// Reliability "auto": what a queue pair does when its path is found to be worth packets, and when
+// it is so no more.
+#include "two_programs.h"
+
+#include <algorithm>
+
+using namespace adverb;
+using namespace adverb::test;
+using observe::Counter;
+
+namespace {
+
+constexpr const char* measured = R"({"version": 1, "staging": "8MiB",
+  "rules": [{"register": "pinned"}, {"reliability": "auto"}]})";
+constexpr uint32_t lengthy = 3000; // bytes: a SEND of so many goes ahead
+constexpr size_t there = 8192;
+
+struct Path {
+  explicit Path(const char* policy = measured) : two({}, policy, 1 << 20, transfer::version_sends) {
+    fill(a, 5);
+  }
+  void judge(bool pays) {
+    for (auto& pair : two.joint.pairs)
+      pair.client->judge(pays);
+    two.settle();
+  }
+  int write(uint64_t id, size_t from, uint32_t bytes) {
+    return a.post(IBV_WR_RDMA_WRITE, id, from, bytes, b, there + from, b.mr->rkey);
+  }
+  // All WRITEs and SENDs complete in order, without an error.
+  std::vector<uint64_t> completed() {
+    std::vector<uint64_t> ids;
+    for (const auto& wc : drain(two, a)) {
+      CHECK(wc.status == IBV_WC_SUCCESS);
+      ids.push_back(wc.wr_id);
+    }
+    return ids;
+  }
+  bool is_there(size_t from, uint32_t bytes) const {
+    return std::equal(a.memory.begin() + static_cast<ptrdiff_t>(from),
+                      a.memory.begin() + static_cast<ptrdiff_t>(from + bytes),
+                      b.memory.begin() + static_cast<ptrdiff_t>(there + from));
+  }
+  uint64_t by_cpu() { return a.count(Counter::posts_steered); }
+  uint64_t ahead() { return a.count(Counter::posts_send_ahead); }
+  // A SEND and its receive.
+  void send(uint32_t bytes) {
+    REQUIRE(b.receive(1, there, 4096) == 0);
+    REQUIRE(a.post(IBV_WR_SEND, 2, 0, bytes, b, 0, 0) == 0);
+    const auto received = drain(two, b);
+    REQUIRE(received.size() == 1);
+    CHECK(received[0].status == IBV_WC_SUCCESS);
+    CHECK(received[0].byte_len == bytes);
+    CHECK(is_there(0, bytes));
+    CHECK(completed() == std::vector<uint64_t>{2});
+    std::ranges::fill(b.memory, 0);
+  }
+
+  Two two;
+  Program& a = two.a;
+  Program& b = two.b;
+};
+
+} // namespace
+
+TEST_CASE("a path is measured from the moment its queue pair may send", "[path]") {
+  Path t;
+  REQUIRE(t.two.joint.pairs.size() == 2); // one each way, before anything was posted
+  for (const auto& pair : t.two.joint.pairs)
+    CHECK(pair.client->judged);
+}
+
+TEST_CASE("a path is not measured if the policy says who makes its losses good", "[path]") {
+  Path t(R"({"version": 1, "staging": "8MiB",
+    "rules": [{"register": "pinned"}, {"reliability": "software"}]})");
+  REQUIRE(t.write(1, 0, 100) == 0);
+  CHECK(t.completed().size() == 1);
+  REQUIRE_FALSE(t.two.joint.pairs.empty());
+  for (const auto& pair : t.two.joint.pairs)
+    CHECK_FALSE(pair.client->judged);
+}
+
+TEST_CASE("the device carries requests until packets pay, and again when they pay no more",
+          "[path]") {
+  Path t;
+  for (int i = 0; i < 4; ++i)
+    REQUIRE(t.write(1, 0, 2000) == 0);
+  CHECK(t.completed().size() == 4);
+  CHECK(t.by_cpu() == 0);
+  t.judge(true);
+  for (int round = 0; round < 3; ++round) {
+    REQUIRE(t.write(2, 0, 2000) == 0);
+    CHECK(t.completed() == std::vector<uint64_t>{2});
+  }
+  CHECK(t.is_there(0, 2000));
+  CHECK(t.by_cpu() == 3); // none of them was given to the device meanwhile
+  t.judge(false);
+  REQUIRE(t.write(3, 0, 2000) == 0);
+  CHECK(t.completed() == std::vector<uint64_t>{3});
+  CHECK(t.by_cpu() == 3);
+  t.judge(true);
+  REQUIRE(t.write(4, 0, 2000) == 0);
+  CHECK(t.completed() == std::vector<uint64_t>{4});
+  CHECK(t.by_cpu() == 4);
+}
+
+TEST_CASE("requests that are under way when the judgement changes complete in order", "[path]") {
+  Path t;
+  std::vector<uint64_t> posted;
+  uint64_t id = 0;
+  for (int round = 0; round < 6; ++round) {
+    for (int i = 0; i < 3; ++i) {
+      posted.push_back(++id);
+      REQUIRE(t.write(id, 1000 * (id % 8), 900) == 0);
+      if (i == 1)
+        for (auto& pair : t.two.joint.pairs)
+          pair.client->judge(round % 2 == 0); // nobody has polled meanwhile
+    }
+    const auto completed = t.completed();
+    CHECK(completed == std::vector<uint64_t>(posted.end() - 3, posted.end()));
+  }
+  CHECK(t.by_cpu() > 3);
+  CHECK(t.by_cpu() < 18);
+  for (size_t i = 0; i < 8; ++i)
+    CHECK(t.is_there(1000 * i, 900));
+}
+
+TEST_CASE("long SENDs go ahead while packets pay", "[path]") {
+  Path t;
+  t.send(lengthy);
+  CHECK(t.ahead() == 0);
+  t.judge(true);
+  t.send(lengthy);
+  CHECK(t.ahead() == 1);
+  t.judge(false);
+  t.send(lengthy);
+  CHECK(t.ahead() == 1);
+  // One without bytes must not be taken for one whose bytes are kept.
+  t.send(0);
+  CHECK(t.ahead() == 2);
+  t.send(8);
+  CHECK(t.ahead() == 2);
+}
+
+TEST_CASE("SENDs that are under way when packets pay no more come in order", "[path]") {
+  Path t;
+  t.judge(true);
+  t.send(lengthy);
+  for (uint64_t i = 0; i < 4; ++i)
+    REQUIRE(t.b.receive(10 + i, there + 4096 * i, 4096) == 0);
+  REQUIRE(t.a.post(IBV_WR_SEND, 1, 0, lengthy, t.b, 0, 0) == 0);
+  REQUIRE(t.a.post(IBV_WR_SEND, 2, 1, lengthy, t.b, 0, 0) == 0);
+  for (auto& pair : t.two.joint.pairs)
+    pair.client->judge(false);
+  REQUIRE(t.a.post(IBV_WR_SEND, 3, 2, lengthy, t.b, 0, 0) == 0);
+  REQUIRE(t.a.post(IBV_WR_SEND, 4, 3, 0, t.b, 0, 0) == 0);
+  std::vector<ibv_wc> received, sent;
+  for (int i = 0; i < 4; ++i) {
+    for (const auto& wc : drain(t.two, t.b))
+      received.push_back(wc);
+    for (const auto& wc : drain(t.two, t.a))
+      sent.push_back(wc);
+  }
+  REQUIRE(received.size() == 4);
+  REQUIRE(sent.size() == 4);
+  for (size_t i = 0; i < 4; ++i) {
+    CHECK(sent[i].wr_id == i + 1);
+    CHECK(received[i].wr_id == 10 + i);
+    CHECK(received[i].byte_len == (i == 3 ? 0 : lengthy));
+    CHECK((i == 3 || std::equal(t.a.memory.begin() + static_cast<ptrdiff_t>(i),
+                                t.a.memory.begin() + static_cast<ptrdiff_t>(i + lengthy),
+                                t.b.memory.begin() + static_cast<ptrdiff_t>(there + 4096 * i))));
+  }
+}
+
+TEST_CASE("of a link that is lost nothing is known, and the device has SENDs at once", "[path]") {
+  Path t;
+  t.judge(true);
+  t.send(lengthy);
+  const uint64_t ahead = t.ahead();
+  for (auto& pair : t.two.joint.pairs)
+    pair.client->end();
+  t.two.settle();
+  t.two.joint.pairs.clear();
+  t.send(lengthy);
+  CHECK(t.ahead() == ahead);
+}
+
+TEST_CASE("what the policy gives to the peer's CPU or the device is not measured", "[path]") {
+  Path t(R"({"version": 1, "staging": "8MiB", "rules": [{"register": "pinned"},
+    {"match": {"length": {"max": "100B"}}, "steer": "unload"},
+    {"match": {"opcode": "read"}, "steer": "offload"}, {"reliability": "auto"}]})");
+  const auto steered = [&t](ibv_wr_opcode opcode, uint32_t bytes) {
+    const uint64_t before = t.by_cpu();
+    for (int i = 0; i < 3; ++i) { // a key is asked about first
+      REQUIRE(t.a.post(opcode, 1, 0, bytes, t.b, there, t.b.mr->rkey) == 0);
+      CHECK(t.completed().size() == 1);
+    }
+    return t.by_cpu() != before;
+  };
+  CHECK(steered(IBV_WR_RDMA_WRITE, 100));
+  CHECK_FALSE(steered(IBV_WR_RDMA_WRITE, 101));
+  CHECK_FALSE(steered(IBV_WR_RDMA_READ, 101));
+  t.judge(true);
+  CHECK(steered(IBV_WR_RDMA_WRITE, 100));
+  CHECK(steered(IBV_WR_RDMA_WRITE, 101));
+  CHECK_FALSE(steered(IBV_WR_RDMA_READ, 101));
+  t.judge(false);
+  CHECK(steered(IBV_WR_RDMA_WRITE, 100));
+  CHECK_FALSE(steered(IBV_WR_RDMA_WRITE, 101));
+}
