@@ -450,7 +450,7 @@ auto Endpoint::path() -> Path {
   if (!party_)
     return {};
   const auto& rate = party_->sender().rate();
-  return {rate.shortest_round_trip(), rate.loss()};
+  return {rate.smoothed_round_trip(), rate.loss()};
 }
 
 void Endpoint::sound(uint32_t packets) {

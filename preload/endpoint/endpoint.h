@@ -75,7 +75,7 @@ public:
   int progress();
   void statistics(adverb_statistics& out);
 
-  // What is known of the way to the peer: the shortest round trip, 0 before one was seen, and the
+  // What is known of the way to the peer: its round trip of late, 0 before one was seen, and the
   // share of packets that it loses.
   struct Path {
     Time round_trip{0};

@@ -54,6 +54,7 @@ public:
     if (chance(faults_.duplicate))
       put(packet, now + delay_ + Time(random_() % (2 * delay_.count())));
   }
+  void set_delay(Time delay) { delay_ = delay; }
   Time next() const { return under_way_.empty() ? Time::max() : under_way_.begin()->first; }
   std::vector<std::byte> take() {
     auto packet = std::move(under_way_.begin()->second);
