@@ -644,12 +644,12 @@ TEST_CASE("nothing is sounded while a message is open, or where there is no cred
 
 namespace {
 
-// What it takes to send 4 MiB at 10 MB/s over a path of 52 ms, if each wake-up comes so late.
+// What it takes to send 4 MiB at a rate over a path of 52 ms, if each wake-up comes so late.
 struct Paced {
-  explicit Paced(Time late) {
+  explicit Paced(double bytes_per_second, Time late = 0ns) {
     PartyOptions options;
     options.cut = {4096, 4096};
-    options.rate.bytes_per_second = 1e7;
+    options.rate.bytes_per_second = bytes_per_second;
     options.receives = 1 << 16;
     Pair pair(options, {}, 26ms, 7);
     Buffer source(4 << 20), target(4 << 20);
@@ -677,11 +677,13 @@ struct Paced {
 } // namespace
 
 TEST_CASE("packets are paced by bursts, and a thread that wakes late catches up") {
-  const Paced punctual(0ns);
+  const Paced punctual(1e7);
   CHECK(punctual.took >= 400ms);
   CHECK(punctual.took < 500ms); // 419 ms and a round trip
-  CHECK(punctual.bursts < 1024 / 4);
   CHECK(punctual.longest <= 40); // what had been saved at the start, 3.25 ms and a run
-  const Paced late(4ms);
+  const Paced late(1e7, 4ms);
   CHECK(late.took < punctual.took + 50ms);
+  const Paced fast(1e8);
+  CHECK(fast.bursts < 1024 / 40); // of 3.25 ms, which is 79 packets
+  CHECK(fast.took >= 40ms + 52ms - 7ms);
 }
