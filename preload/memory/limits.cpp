@@ -3,11 +3,12 @@
 #include "world/no_cancel.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <memory>
+#include <fcntl.h>
 #include <optional>
+#include <string_view>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -16,25 +17,44 @@ namespace {
 
 constexpr uint64_t cap_ipc_lock = 14; // linux/capability.h
 
-struct Close {
-  void operator()(FILE* f) const { fclose(f); }
-};
+// The whole of a file; "" if there is none. Threads of adverb's own ask, so nothing here uses the
+// program's allocator, as getline() and fopen() do: a thread that holds its lock may wait for one.
+std::string text_of(const std::string& path) {
+  const NoCancel whole;
+  std::string text;
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0)
+    return text;
+  std::array<char, 2048> part;
+  for (ssize_t n = 0; (n = read(fd, part.data(), part.size())) > 0;)
+    text.append(part.data(), static_cast<size_t>(n));
+  close(fd);
+  return text;
+}
+
+// What follows `name` in the line that begins with it; nothing: there is no such file or line.
+std::optional<std::string> line_of(const std::string& path, std::string_view name) {
+  const std::string text = text_of(path);
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    const auto line = std::string_view(text).substr(at, end - at);
+    if (line.starts_with(name))
+      return std::string(line.substr(name.size()));
+    at = end + 1;
+  }
+  return std::nullopt;
+}
 
 } // namespace
 
 uint64_t memlock_left() {
-  const NoCancel whole;
-  uint64_t held = 0; // VmPin + VmLck, bytes: the kernel counts both against the limit
-  bool privileged = false;
-  const std::unique_ptr<FILE, Close> file(fopen("/proc/self/status", "re"));
-  char line[256];
-  while (file && fgets(line, sizeof line, file.get()) != nullptr) {
-    unsigned long long value = 0;
-    if (sscanf(line, "VmPin: %llu kB", &value) == 1 || sscanf(line, "VmLck: %llu kB", &value) == 1)
-      held += value * 1024;
-    else if (sscanf(line, "CapEff: %llx", &value) == 1)
-      privileged = (value >> cap_ipc_lock & 1) != 0;
-  }
+  uint64_t held = 0; // bytes: the kernel counts both against the limit
+  for (const char* const name : {"VmPin:", "VmLck:"})
+    if (const auto kib = line_of("/proc/self/status", name))
+      held += strtoull(kib->c_str(), nullptr, 10) * 1024;
+  const auto effective = line_of("/proc/self/status", "CapEff:");
+  const bool privileged =
+      effective && (strtoull(effective->c_str(), nullptr, 16) >> cap_ipc_lock & 1) != 0;
   rlimit limit{};
   if (privileged || getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
     return UINT64_MAX;
@@ -42,24 +62,6 @@ uint64_t memlock_left() {
 }
 
 namespace {
-
-using File = std::unique_ptr<FILE, Close>;
-
-// What follows `name` in the line that begins with it; nothing: there is no such file or line.
-std::optional<std::string> line_of(const std::string& path, const char* name) {
-  const NoCancel whole;
-  const File file(fopen(path.c_str(), "re"));
-  char* line = nullptr;
-  size_t room = 0;
-  std::optional<std::string> found;
-  while (file && !found && getline(&line, &room, file.get()) > 0)
-    if (strncmp(line, name, strlen(name)) == 0) {
-      line[strcspn(line, "\n")] = '\0';
-      found = line + strlen(name);
-    }
-  free(line);
-  return found;
-}
 
 std::optional<std::string> group_of(const std::string& root, const std::string& process) {
   return line_of(root + "/proc/" + process + "/cgroup", "0::");

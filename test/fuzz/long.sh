@@ -8,7 +8,8 @@ cache=${ADVERB_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/adverb}/fuzz
 mkdir -p "$cache"
 here=$repo/test/fuzz
 sources=("$here/targets.cpp" "$here/libfuzzer.cpp" "$repo/preload/link/wire.cpp" "$repo/preload/observe/peers.cpp"
-  "$repo/preload/observe/snapshot.cpp" "$repo/preload/reliability/wire.cpp")
+  "$repo/preload/observe/snapshot.cpp" "$repo/preload/observe/trace.cpp" "$repo/preload/observe/trace_log.cpp"
+  "$repo/preload/reliability/wire.cpp")
 if ! said=$(clang++ -std=c++20 -g -O1 -D_GNU_SOURCE -DSPDLOG_HEADER_ONLY '-DADVERB_VERSION="fuzz"' -I"$repo/preload" \
     -I"$repo/preload/include" -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all "${sources[@]}" \
     -o "$build/fuzz_long" 2>&1); then
