@@ -4,7 +4,6 @@
 # timeout: 900
 # examples/key-value under profile far between two hosts whose link delays and loses, with what stock would not
 # outlive: the path is cut for 30 s, and the server is stopped for as long. Both are a delay, and every value is right.
-# A server that is killed is an error of the client's, as stock.
 # shellcheck source=test/system/lib.sh
 . "$(dirname "$0")/lib.sh"
 modprobe sch_netem || exit 1
@@ -31,7 +30,6 @@ meets() { # FAULT: true on the host that serves once the client is there
   serves
 }
 stop() { meets stop && pkill -STOP -x key-value && nap $fault_seconds && pkill -CONT -x key-value; }
-end() { meets end && pkill -KILL -x key-value; }
 
 # under FAULT: both ends, with the fault meanwhile.
 under() {
@@ -60,13 +58,3 @@ outlives() {
 
 outlives cut "a path that is cut for $fault_seconds s is a delay, and every value is right"
 outlives stop "a server that is stopped for $fault_seconds s is a delay, and every value is right"
-status=0
-under end || status=$?
-asks || exit 0
-name="a server that is killed is an error of the client's requests"
-if [ "$status" = 1 ] && grep -Eq '(GET|PUT) of key [0-9]+, in region [0-9]+ of the table: ' "$scratch/client.out" &&
-  [ -z "$(misread)" ]; then
-  ok "$name"
-else
-  not_ok "$name" "exit status $status: $(tail -n 1 "$scratch/client.out")"
-fi
