@@ -348,7 +348,6 @@ void Qp::on_path_judged() {
   if (!by_measure_ || peer_ != Peer::linked || by_packets_ == messages_.pays())
     return;
   by_packets_ = messages_.pays();
-  choose_sends();
   begin_steering();
   send_.forget_key();
   send_.turn();
@@ -360,10 +359,8 @@ void Qp::on_down() {
     return;
   messages_.leave();
   peer_ = Peer::lost;
-  if (by_measure_) { // of the next link nothing is known
-    by_packets_ = false;
-    choose_sends();
-  }
+  if (by_measure_)
+    by_packets_ = false; // of the next link nothing is known
   prover_.reset(false);
   trace(observe::TraceKind::peer, static_cast<uint8_t>(Peer::lost));
   send_.on_gone();
@@ -461,7 +458,7 @@ steering::Facts Qp::facts(const steering::Request& r) {
   facts.connected = connected();
   facts.peer = peer_;
   if (!facts.connected || !steering::is_one_sided(r.wr.opcode)) {
-    facts.ahead = goes_ahead(r);
+    facts.ahead = by_packets_ && !by_measure_ && goes_ahead(r);
     facts.proven = prover_.is_proven();
     if (facts.peer == Peer::linked && messages_.down())
       facts.peer = Peer::lost;

@@ -78,12 +78,12 @@ void Qp::entered(ibv_qp_state before, ibv_qp_state now) {
   if (may_link_ && before == IBV_QPS_RTR) {
     send_cq_->ensure_kick(attr_.ah_attr);
     // The first one-sided request asks the peer; where such were made before, ahead of it, so that
-    // it finds the answer; and where the path is to be measured, at once. The device has moved by
+    // it finds the answer. The device has moved by
     // now: what cannot be asked does not fail the move, and that request asks again.
     try {
       const bool met = world().links().has_met(local(), transfer::protocol_id);
       const std::lock_guard hold(lock_);
-      if ((met || by_measure_) && peer_ == steering::Peer::unknown)
+      if (met && peer_ == steering::Peer::unknown)
         ask_peer();
     } catch (const std::bad_alloc&) {
       world().counters.count(observe::Counter::exceptions_caught);

@@ -78,7 +78,7 @@ void Qp::begin_steering() noexcept {
   }
 }
 
-// The path is known.
+// The path is known. What the policy says then holds for as long as the queue pair is connected.
 void Qp::look_at_reliability() noexcept {
   in6_addr address{};
   memcpy(&address, attr_.ah_attr.grh.dgid.raw, sizeof address);
@@ -87,25 +87,22 @@ void Qp::look_at_reliability() noexcept {
   using policy::Reliability;
   const Reliability chosen =
       may_link_ ? world().policy().ask<&policy::Rule::reliability>(query) : Reliability::device;
-  const bool measured =
-      std::exchange(by_measure_, chosen == Reliability::automatic && type_ == IBV_QPT_RC);
-  if (by_measure_ && !measured && peer_ == Peer::linked)
-    messages_.judge_path();
-  by_packets_ =
-      chosen == Reliability::software || (by_measure_ && peer_ == Peer::linked && messages_.pays());
+  by_measure_ = chosen == Reliability::automatic && type_ == IBV_QPT_RC;
+  by_packets_ = chosen == Reliability::software;
   choose_sends();
 }
 
-// SENDs are passthrough unless some may go ahead, or one has and some have no bytes: goes_ahead().
+// SENDs are passthrough unless some may go ahead. None do by measurement: were packets to pay no
+// more, the device would carry a request behind one before the peer has put its bytes in place.
 void Qp::choose_sends() noexcept {
-  const bool some = by_packets_ || (messages_.joined() && messages_.has_sent_ahead());
-  passthrough_.let_sends_pass(!some || type_ != IBV_QPT_RC || peer_ == Peer::stock);
+  passthrough_.let_sends_pass(!by_packets_ || by_measure_ || type_ != IBV_QPT_RC ||
+                              peer_ == Peer::stock);
 }
 
 // A SEND that is no longer than a few packets gains nothing: it is there half a round trip after it
 // was posted, and later if its bytes go ahead. Behind one whose bytes do it goes the same way, as
 // the device would have to be waited for. And one without bytes must not be taken, at the peer, for
-// one whose bytes came and that was not sent after all; also when packets pay no more.
+// one whose bytes came and that was not sent after all.
 bool Qp::goes_ahead(const steering::Request& r) const noexcept {
   constexpr uint64_t few = 4;
   if ((r.wr.opcode != IBV_WR_SEND && r.wr.opcode != IBV_WR_SEND_WITH_IMM) || type_ != IBV_QPT_RC ||
@@ -115,17 +112,12 @@ bool Qp::goes_ahead(const steering::Request& r) const noexcept {
   const bool joined = peer_ == Peer::linked && messages_.joined();
   if (joined && !messages_.takes_ahead())
     return false;
-  const bool may_be_taken_for_another = joined && r.length == 0 && messages_.has_sent_ahead();
-  if (!by_packets_)
-    return may_be_taken_for_another;
-  return r.length > few * packet || (joined && messages_.sends_ahead() != 0) ||
-         may_be_taken_for_another;
+  return r.length > few * packet || (joined && (messages_.sends_ahead() != 0 ||
+                                                (r.length == 0 && messages_.has_sent_ahead())));
 }
 
 void Qp::steer_anew() {
   const std::lock_guard hold(lock_);
-  if (state_ >= IBV_QPS_RTR)
-    look_at_reliability();
   if (peer_ != Peer::linked)
     return; // it asks when it is
   begin_steering();

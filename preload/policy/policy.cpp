@@ -199,16 +199,16 @@ const Rule* Policy::rule_for(const QpQuery& query, Says sets, Says is_safe) cons
   return nullptr;
 }
 
-// Whether adverb makes losses good, and the rule that says so; counts nothing.
-bool Policy::by_packets(const QpQuery& query, bool pays, const Rule*& rule) const noexcept {
-  rule = rule_for(
+// The rule that has adverb make losses good, now or at times; null: none has. Counts nothing.
+const Rule* Policy::by_packets(const QpQuery& query) const noexcept {
+  const Rule* const rule = rule_for(
       query, [](const Rule& each) { return each.reliability.has_value(); },
       [](const Rule& each) { return *each.reliability == Reliability::device; });
-  return rule != nullptr && (*rule->reliability == Reliability::software ||
-                             (*rule->reliability == Reliability::automatic && pays));
+  return rule != nullptr && *rule->reliability != Reliability::device ? rule : nullptr;
 }
 
-std::vector<SteerRule> Policy::steering(const QpQuery& query, bool pays) const {
+std::vector<SteerRule> Policy::steering(const QpQuery& query,
+                                        std::optional<bool> by_packets) const {
   std::vector<SteerRule> result;
   for (size_t i = 0; i < rules_.size(); ++i) {
     const auto steer = steer_of(rules_[i], query);
@@ -218,9 +218,14 @@ std::vector<SteerRule> Policy::steering(const QpQuery& query, bool pays) const {
     if (matches_any_request(rules_[i].match))
       return result;
   }
-  // Only what goes to the peer's CPU goes by packets.
-  if (const Rule* rule = nullptr; by_packets(query, pays, rule))
-    result.push_back({{}, Steer::unload, static_cast<size_t>(rule - rules_.data()), this});
+  // Only what goes to the peer's CPU goes by packets. A queue pair may do so by a policy that this
+  // one has replaced.
+  const Rule* const rule = this->by_packets(query);
+  if (by_packets.value_or(rule != nullptr))
+    result.push_back({{},
+                      Steer::unload,
+                      rule != nullptr ? static_cast<size_t>(rule - rules_.data()) : 0,
+                      rule != nullptr ? this : nullptr});
   return result;
 }
 
@@ -234,8 +239,7 @@ bool Policy::steers(const QpQuery& query) const noexcept {
     if (matches_any_request(rule.match))
       return false;
   }
-  const Rule* rule = nullptr;
-  return by_packets(query, true, rule);
+  return by_packets(query) != nullptr;
 }
 
 bool Policy::repairs(std::string_view device, int qp_type) const noexcept {

@@ -15,6 +15,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -83,9 +84,11 @@ public:
   // Who carries requests of a queue pair to pinned regions of its peer: the rules that can match,
   // and behind them, of a queue pair with reliability in software, one that says unload;
   // of which the first match wins (deciding() in policy/steer.h); without a match the NIC does. Ask
-  // when the peer is known: until then, a rule for certain peers says offload. `pays`: of a queue
-  // pair with reliability "auto", whether it is in software now. Allocates.
-  std::vector<SteerRule> steering(const QpQuery& query, bool pays = true) const;
+  // when the peer is known: until then, a rule for certain peers says offload. `by_packets`:
+  // whether the queue pair's reliability is in software now; nothing: if the policy says so, or
+  // "auto". Allocates.
+  std::vector<SteerRule> steering(const QpQuery& query,
+                                  std::optional<bool> by_packets = std::nullopt) const;
   // False: steering() says nothing but offload, whatever is measured.
   bool steers(const QpQuery& query) const noexcept;
   // Whether losses of some queue pairs of the device, of that type, are made good in software, now
@@ -126,7 +129,7 @@ private:
   using Says = bool (*)(const Rule&);
   template <typename T> static std::type_identity<T> word_of(std::optional<T> Rule::*);
   const Rule* rule_for(const QpQuery& query, Says sets, Says is_safe) const noexcept;
-  bool by_packets(const QpQuery& query, bool pays, const Rule*& rule) const noexcept;
+  const Rule* by_packets(const QpQuery& query) const noexcept;
   void count(const Rule& rule) const noexcept;
 
   std::vector<Rule> rules_;

@@ -314,8 +314,10 @@ TEST_CASE("reliability by measurement has the peer's CPU carry requests while pa
   const auto alone = load(R"({"reliability": "auto"})");
   CHECK(alone->steering(rc_far, false).empty());
   CHECK(alone->steers(rc_far)); // at times
-  // In software it does not hang on what is measured.
-  CHECK(load(R"({"reliability": "software"})")->steering(rc_far, false).size() == 1);
+  // A queue pair keeps what another policy has said of it.
+  const auto now = load(R"({"reliability": "device"})")->steering(rc_far, true);
+  REQUIRE(now.size() == 1);
+  CHECK(now[0].of == nullptr); // nobody's to count
 }
 
 TEST_CASE("reliability is a word, and is hidden by an earlier rule for all peers") {

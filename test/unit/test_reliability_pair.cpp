@@ -679,7 +679,7 @@ struct Paced {
 TEST_CASE("packets are paced by bursts, and a thread that wakes late catches up") {
   const Paced punctual(1e7);
   CHECK(punctual.took >= 400ms);
-  CHECK(punctual.took < 500ms); // 419 ms and a round trip
+  CHECK(punctual.took < 500ms);  // 419 ms and a round trip
   CHECK(punctual.longest <= 40); // what had been saved at the start, 3.25 ms and a run
   const Paced late(1e7, 4ms);
   CHECK(late.took < punctual.took + 50ms);
