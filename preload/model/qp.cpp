@@ -458,7 +458,7 @@ steering::Facts Qp::facts(const steering::Request& r) {
   facts.connected = connected();
   facts.peer = peer_;
   if (!facts.connected || !steering::is_one_sided(r.wr.opcode)) {
-    facts.ahead = by_packets_ && !by_measure_ && goes_ahead(r);
+    facts.ahead = may_go_ahead_ && goes_ahead(r);
     facts.proven = prover_.is_proven();
     if (facts.peer == Peer::linked && messages_.down())
       facts.peer = Peer::lost;

@@ -237,6 +237,7 @@ private:
   bool serves_none_ = false;
   bool by_packets_ = false;    // as the policy says, or what was measured; lock_
   bool by_measure_ = false;    // the policy leaves that to what is measured; lock_
+  bool may_go_ahead_ = false;  // bytes of long SENDs; lock_
   uint64_t last_unleased_ = 0; // of the requests under a virtual key; under lock_
   Atomic<unsigned> access_{0};
   Atomic<uint8_t> responder_resources_{0};  // max_dest_rd_atomic

@@ -5,6 +5,7 @@
 #include "policy/rule.h"
 #include "world/world.h"
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -67,6 +68,10 @@ void Qp::begin_steering() noexcept {
     auto rules = world().policy().steering(
         {context_->device(), type_, attr_.ah_attr.is_global != 0 ? &address : nullptr},
         by_packets_);
+    // What the NIC carries behind a SEND would not wait until the peer has put its bytes in place.
+    if (std::ranges::any_of(rules,
+                            [](const auto& rule) { return rule.steer != policy::Steer::unload; }))
+      may_go_ahead_ = false;
     if (rules.empty())
       return;
     steer_ = std::make_unique<steering::Steer>(std::move(rules), world().clock,
@@ -89,14 +94,14 @@ void Qp::look_at_reliability() noexcept {
       may_link_ ? world().policy().ask<&policy::Rule::reliability>(query) : Reliability::device;
   by_measure_ = chosen == Reliability::automatic && type_ == IBV_QPT_RC;
   by_packets_ = chosen == Reliability::software;
+  may_go_ahead_ = by_packets_ && type_ == IBV_QPT_RC;
   choose_sends();
 }
 
 // SENDs are passthrough unless some may go ahead. None do by measurement: were packets to pay no
 // more, the device would carry a request behind one before the peer has put its bytes in place.
 void Qp::choose_sends() noexcept {
-  passthrough_.let_sends_pass(!by_packets_ || by_measure_ || type_ != IBV_QPT_RC ||
-                              peer_ == Peer::stock);
+  passthrough_.let_sends_pass(!may_go_ahead_ || peer_ == Peer::stock);
 }
 
 // A SEND that is no longer than a few packets gains nothing: it is there half a round trip after it
@@ -116,9 +121,10 @@ bool Qp::goes_ahead(const steering::Request& r) const noexcept {
                                                 (r.length == 0 && messages_.has_sent_ahead())));
 }
 
+// Where SENDs go ahead all goes by the peer's CPU, and stays so while the link does.
 void Qp::steer_anew() {
   const std::lock_guard hold(lock_);
-  if (peer_ != Peer::linked)
+  if (peer_ != Peer::linked || may_go_ahead_)
     return; // it asks when it is
   begin_steering();
   send_.forget_key();

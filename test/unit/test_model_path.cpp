@@ -185,3 +185,14 @@ TEST_CASE("what the policy gives to the peer's CPU or the device is not measured
   CHECK(steered(IBV_WR_RDMA_WRITE, 100));
   CHECK_FALSE(steered(IBV_WR_RDMA_WRITE, 101));
 }
+
+TEST_CASE("no SEND goes ahead of requests that a rule leaves to the device", "[path]") {
+  Path t(R"({"version": 1, "staging": "8MiB", "rules": [{"register": "pinned"},
+    {"match": {"opcode": "write"}, "steer": "offload"}, {"reliability": "software"}]})");
+  for (int i = 0; i < 3; ++i)
+    t.send(lengthy);
+  REQUIRE(t.a.post(IBV_WR_RDMA_READ, 1, 0, 100, t.b, there, t.b.mr->rkey) == 0);
+  CHECK(t.completed().size() == 1);
+  t.send(lengthy);
+  CHECK(t.ahead() == 0);
+}
