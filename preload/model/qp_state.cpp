@@ -78,8 +78,8 @@ void Qp::entered(ibv_qp_state before, ibv_qp_state now) {
   if (may_link_ && before == IBV_QPS_RTR) {
     send_cq_->ensure_kick(attr_.ah_attr);
     // The first one-sided request asks the peer; where such were made before, ahead of it, so that
-    // it finds the answer. The device has moved by
-    // now: what cannot be asked does not fail the move, and that request asks again.
+    // it finds the answer. The device has moved by now: what cannot be asked does not fail the
+    // move, and that request asks again.
     try {
       const bool met = world().links().has_met(local(), transfer::protocol_id);
       const std::lock_guard hold(lock_);
