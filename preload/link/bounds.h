@@ -60,8 +60,12 @@ inline constexpr int socket_bytes = 64 << 10;
 inline constexpr size_t strangers = 256;
 // A broker's members: processes, each with a socket, and a descriptor that stands for the process
 // if there are several users. A user has at most as many as are free.
+inline constexpr size_t members_most = 4096;
+constexpr size_t descriptors_of_member(bool for_all_users) noexcept {
+  return for_all_users ? 8 : 2;
+}
 inline size_t members(bool for_all_users) noexcept {
-  return of_descriptors(4096, for_all_users ? 8 : 2);
+  return of_descriptors(members_most, descriptors_of_member(for_all_users));
 }
 inline constexpr size_t accepts_in_a_turn = 1024; // of members; a listening queue holds as many
 inline constexpr size_t registrations_of_member = 65536;

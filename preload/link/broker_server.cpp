@@ -203,9 +203,14 @@ bool BrokerServer::admits(int fd, const ucred& who) {
   if (bounds::has_room(its, members_.size(), room))
     return true;
   if (world_.log.every("broker-members", 10))
-    world_.log.warn("user {} has {} programs here, of {} that there may be of all users; process "
-                    "{} is not served; raise RLIMIT_NOFILE of the broker, up to 16384",
-                    who.uid, its, room, who.pid);
+    world_.log.warn(
+        "user {} has {} programs here, of {} that there may be of all users; process "
+        "{} is not served{}",
+        who.uid, its, room, who.pid,
+        room == bounds::members_most
+            ? ""
+            : fmt::format("; raise RLIMIT_NOFILE of the broker, up to {}",
+                          bounds::members_most * bounds::descriptors_of_member(for_all_users_)));
   wire::HelloAck refusal{};
   refusal.answer = static_cast<uint32_t>(wire::Answer::no_resources);
   const auto frame = wire::frame(refusal);
