@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "link/packet_companion.h"
+#include "link/packet_room.h"
 #include "link/receive_pool.h"
 #include "world/no_cancel.h"
 #include "world/world.h"
@@ -22,20 +23,15 @@ using observe::Counter;
 
 namespace {
 
-// With messages of 64 KiB 8 MiB may be under way. A message that loses a packet takes a round trip
-// more, and those behind it wait for it to be handed on. So of a link of 100 ms that loses 1 % this
-// is 50 MB/s. Their buffers become resident once they are used: 24 MiB at each end.
-constexpr uint32_t credits_most = 128;
 // A buffer is free when the peer has said that the message is there, which may be said later than
 // the answer to it.
 constexpr uint32_t sends_of_credit = 2;
-constexpr uint32_t packets_most = 4096, packets_least = 256, packets_to_send = 256;
 constexpr uint32_t line = 64; // what UD puts before a packet, at most
 // A peer that is stopped is no dead one: under RC its device would answer meanwhile. One that has
 // ended is known by its connection.
 constexpr uint64_t silence_ns = 60'000'000'000;
 constexpr int events_at_once = 64;
-constexpr size_t message_most = (size_t{64} << 10) + 256; // with its header
+constexpr size_t message_most = packet_room::message_bytes + 256; // with its header
 
 } // namespace
 
@@ -60,8 +56,8 @@ public:
   // The message of a receive is there.
   void came(uint64_t number, uint64_t bytes) {
     const std::lock_guard hold(lock_);
-    const auto at = std::ranges::find(posted_, number, &Posted::number);
-    assert(at != posted_.end());
+    const auto at = std::ranges::lower_bound(posted_, number, {}, &Posted::number);
+    assert(at != posted_.end() && at->number == number);
     at->bytes = bytes;
     at->here = true;
   }
@@ -145,13 +141,11 @@ std::shared_ptr<PacketCompanion> PacketCompanion::make(World& world, std::shared
   return c;
 }
 
-// Packets have a quarter of what is left of the budget, or as little as they can do with: other
-// paths want some, too.
 int PacketCompanion::set_up(uint32_t credits, const LocalQp& path) {
   Device& d = *device_;
   message_max_ = std::min(protocol_->size(d.budget(), d.left()).message, message_most);
   stride_ = buffer_stride(message_max_);
-  credits_ = std::min(credits, credits_most);
+  credits_ = std::min(credits, packet_room::messages(d.budget()));
   version_ = protocol_->version();
   ibv_port_attr port{};
   {
@@ -162,10 +156,8 @@ int PacketCompanion::set_up(uint32_t credits, const LocalQp& path) {
       return rc;
   }
   const uint64_t packet = (uint64_t{128} << port.active_mtu) + line;
-  uint32_t receives = packets_most;
-  while ((receives + packets_to_send) * packet > d.left() / 4 && receives > packets_least)
-    receives /= 2;
-  if ((receives + packets_to_send) * packet > d.left())
+  const uint32_t receives = packet_room::receives(d.left(), packet);
+  if (receives == 0)
     return ENOMEM;
   adverb_endpoint_options options{};
   options.size = sizeof options;
@@ -183,7 +175,7 @@ int PacketCompanion::set_up(uint32_t credits, const LocalQp& path) {
   endpoint_->address(address);
   address_ = std::bit_cast<wire::PacketAddress>(address);
   qpn_ = endpoint_->qpn();
-  pinned_ = (receives + packets_to_send) * packet;
+  pinned_ = (receives + packet_room::packets_to_send) * packet;
   d.pinned(pinned_);
   const uint32_t sends = (credits_ + beside) * sends_of_credit;
   memory_ = std::make_unique_for_overwrite<std::byte[]>(sends * stride_);

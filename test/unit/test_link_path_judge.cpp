@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-// Which paths are worth being carried by packets, and how they are sounded.
+// Which paths are worth being carried by packets, how they are sounded, and how much may be under
+// way on them.
+#include "link/packet_room.h"
 #include "link/path_judge.h"
 
 #include "catch.h"
@@ -72,4 +74,20 @@ TEST_CASE("a path is sounded while the program posts, a clean or near one more s
   CHECK(near.next(false).packets == 0);
   near.judge(101us, 0); // it has become longer
   CHECK(near.next(true).packets == 16);
+}
+
+TEST_CASE("what may be under way grows with staging, between what is useful and what queues hold") {
+  namespace room = adverb::link::packet_room;
+  constexpr uint64_t mib = 1 << 20;
+  CHECK(room::messages(8 * mib) == 128);
+  CHECK(room::messages(32 * mib) == 128);
+  CHECK(room::messages(64 * mib) == 256);
+  CHECK(room::messages(uint64_t{1} << 40) == 8192);
+  CHECK(room::receives(32 * mib, 4160) == 8 * mib / 4160 - room::packets_to_send);
+  CHECK(room::receives(4 * mib, 4160) == 256);
+  CHECK(room::receives(2 * mib, 4160) == 0);
+  CHECK(room::receives(uint64_t{1} << 40, 4160) == 32767);
+  CHECK(room::under_way(32 * mib, 4096) == 1760 / 8 * 7 * uint64_t{4096});
+  CHECK(room::under_way(2 * mib, 4096) == 0);
+  CHECK(room::under_way(uint64_t{1} << 40, 1024) == 32767 / 8 * 7 * uint64_t{1024});
 }
