@@ -5,6 +5,7 @@
 #include "policy/format.h"
 #include "policy/suggest.h"
 #include "tools/commands.h"
+#include "tools/plan_policy.h"
 #include "tools/plan_svg.h"
 #include "tools/plan_text.h"
 #include "tools/quantity.h"
@@ -46,6 +47,7 @@ constexpr const char* usage =
     "      --simulate N           beside the model, so many simulated messages of each scheme, "
     "with\n"
     "                             95 % intervals (0: none)\n"
+    "      --policy               the policy for such a link, and nothing else; needs no --size\n"
     "      --json                 every number, for machines\n"
     "  -h, --help                 this text\n\n"
     "Columns: slowdown, mean over the ideal time; sent, bytes on the wire over bytes of the\n"
@@ -63,6 +65,7 @@ struct Options {
   std::optional<Sweep> sweep;
   std::string svg;
   uint64_t simulate = 0; // messages
+  bool policy = false;
   bool json = false;
 };
 
@@ -111,7 +114,20 @@ bool is_count(std::string_view text, uint64_t& count) {
 
 // Options without a letter of their own.
 namespace letter {
-enum : int { rtt = 256, bandwidth, loss, size, chunk, mtu, code, sweep, svg, simulate, json };
+enum : int {
+  rtt = 256,
+  bandwidth,
+  loss,
+  size,
+  chunk,
+  mtu,
+  code,
+  sweep,
+  svg,
+  simulate,
+  policy,
+  json
+};
 }
 
 constexpr option known[] = {
@@ -125,6 +141,7 @@ constexpr option known[] = {
     {"sweep", required_argument, nullptr, letter::sweep},
     {"svg", required_argument, nullptr, letter::svg},
     {"simulate", required_argument, nullptr, letter::simulate},
+    {"policy", no_argument, nullptr, letter::policy},
     {"json", no_argument, nullptr, letter::json},
     {"help", no_argument, nullptr, 'h'},
     {nullptr, 0, nullptr, 0},
@@ -195,6 +212,9 @@ std::optional<int> take(int which, std::string_view value, Options& options) {
       return refuse("simulate", value,
                     fmt::format("a number of messages; write 0, or 2 to {}", most_simulated));
     break;
+  case letter::policy:
+    options.policy = true;
+    break;
   case letter::json:
     options.json = true;
     break;
@@ -252,13 +272,19 @@ std::optional<int> check(const Options& options) {
       {"--rtt, such as 25ms", options.rtt_ns || options.sweep == Sweep::rtt},
       {"--bandwidth, such as 400Gbit", options.bandwidth.has_value()},
       {"--loss, such as 1e-4", options.loss || options.sweep == Sweep::loss},
-      {"--size, such as 128MiB", options.size || options.sweep == Sweep::size},
+      {"--size, such as 128MiB", options.size || options.sweep == Sweep::size || options.policy},
   };
   for (const Input& input : inputs)
     if (!input.given) {
       fmt::print(stderr, "adverb plan: {}, is missing\n", input.text);
       return status_usage;
     }
+  if (options.policy && (options.sweep || options.json || !options.svg.empty())) {
+    fmt::print(
+        stderr,
+        "adverb plan: --policy prints a policy alone; leave out --sweep, --svg and --json\n");
+    return status_usage;
+  }
   if (options.chunk % options.mtu != 0) {
     fmt::print(stderr,
                "adverb plan: --chunk: {} is not a multiple of the MTU of {} bytes; give another "
@@ -316,6 +342,10 @@ int cmd_plan(int argc, char** argv) {
                           .bytes_per_second = *options.bandwidth,
                           .rtt_ns = options.rtt_ns.value_or(0),
                           .packet_loss = options.loss.value_or(0)};
+  if (options.policy) {
+    fmt::print("{}\n", policy_of(transfer));
+    return status_ok;
+  }
   const std::span<const Scheme> codes =
       options.codes.empty() ? default_codes() : std::span<const Scheme>(options.codes);
   const bool whole = options.rtt_ns && options.loss && options.size;

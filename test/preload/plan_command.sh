@@ -199,6 +199,19 @@ simulate|-5|a number of messages
 simulate|1e3|a number of messages
 sweep|mtu|an input to sweep; write loss, size or rtt
 VALUES
+run "$adverb" plan "${link[@]}" --loss 1e-3 --policy
+expect_json "the policy for a link that loses much leaves nothing to the NIC" \
+  "out['rules'][0] == {'name': 'far', 'reliability': 'software'} and 'adverb carries 37.57 Gbit/s at most' in out['description']"
+cp "$scratch/output" "$scratch/far.json"
+run "$adverb" policy check "$scratch/far.json"
+expect_output "the policy for a link is a policy" 0 "far.json: ok"
+run "$adverb" plan --rtt 100ms --bandwidth 10Gbit --loss 1e-7 --policy
+expect_json "the policy for a link that loses next to nothing leaves that to measurement" \
+  "out['rules'][0]['reliability'] == 'auto' and out['staging'] == '2GiB'"
+run "$adverb" plan --rtt 1ms --bandwidth 1Gbit --loss 1% --policy
+expect_json "a short link needs no more than profile far has" "out['staging'] == '64MiB' and out['description'].endswith('of its packets')"
+run "$adverb" plan "${link[@]}" --loss 1e-3 --policy --json
+expect "a policy is printed alone" 2 "leave out --sweep, --svg and --json"
 run "$adverb" plan "${link[@]}" --loss 1e-4
 expect "a missing input: 2, with an example" 2 "adverb plan: --size, such as 128MiB, is missing"
 run "$adverb" plan "${link[@]}" --size 1MiB --sweep size
