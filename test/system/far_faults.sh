@@ -4,6 +4,7 @@
 # timeout: 900
 # examples/key-value under profile far between two hosts whose link delays and loses, with what stock would not
 # outlive: the path is cut for 30 s, and the server is stopped for as long. Both are a delay, and every value is right.
+# A server that is killed is no delay: its client fails as a stock one does.
 # shellcheck source=test/system/lib.sh
 . "$(dirname "$0")/lib.sh"
 modprobe sch_netem || exit 1
@@ -58,3 +59,15 @@ outlives() {
 
 outlives cut "a path that is cut for $fault_seconds s is a delay, and every value is right"
 outlives stop "a server that is stopped for $fault_seconds s is a delay, and every value is right"
+
+killed() { meets killed && pkill -KILL -x key-value; }
+name="a server that is killed fails its client's requests"
+under killed
+status=$?
+if asks; then
+  if [ $status != 0 ] && grep -q "transport retry counter exceeded" "$scratch/client.out"; then
+    ok "$name"
+  else
+    not_ok "$name" "exit status $status" && outputs
+  fi
+fi
