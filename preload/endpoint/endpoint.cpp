@@ -450,7 +450,7 @@ auto Endpoint::path() -> Path {
   if (!party_)
     return {};
   const auto& rate = party_->sender().rate();
-  return {rate.smoothed_round_trip(), rate.loss()};
+  return {rate.smoothed_round_trip(), std::max(rate.loss(), party_->loss_here())};
 }
 
 void Endpoint::sound(uint32_t packets) {

@@ -75,8 +75,8 @@ public:
   int progress();
   void statistics(adverb_statistics& out);
 
-  // What is known of the way to the peer: its round trip of late, 0 before one was seen, and the
-  // share of packets that it loses.
+  // What is known of the way to the peer and back: its round trip of late, 0 before one was seen,
+  // and the share of packets that it loses, there or back, whichever is more.
   struct Path {
     Time round_trip{0};
     double loss = 0;

@@ -165,11 +165,22 @@ size_t Party::feedback_packet(std::span<std::byte> out, Time now) {
   Header header;
   header.epoch = options_.epoch_out;
   header.kind = Kind::feedback;
+  header.sequence = ++reports_;
   header.round_trip = round_trip();
   header.length = static_cast<uint16_t>(
       wire::write(*feedback, out.subspan(sizeof header, options_.cut.packet_bytes)));
   memcpy(out.data(), &header, sizeof header);
   return sizeof header + header.length;
+}
+
+double Party::loss_here() noexcept {
+  const Arrivals now{receiver_.arrived() + reports_here_.arrived,
+                     receiver_.highest() + reports_here_.sent};
+  const uint64_t arrived = now.arrived - learnt_.arrived;
+  const uint64_t sent = now.sent - learnt_.sent;
+  loss_here_.learn(arrived, sent - std::min(sent, arrived));
+  learnt_ = now;
+  return loss_here_.share();
 }
 
 void Party::start(const Run& run) {
@@ -279,7 +290,7 @@ void Party::take_packet(std::span<const std::byte> packet, Time now) {
     if (header.epoch != options_.epoch_in)
       return;
     if (header.kind == Kind::feedback) {
-      take_feedback(payload, now);
+      take_feedback(header, payload, now);
       return;
     }
     if (!know(header))
@@ -295,10 +306,12 @@ void Party::take_packet(std::span<const std::byte> packet, Time now) {
     receiver_.arrive(known_->head, header.kind, 0, 1, header.sequence, now);
 }
 
-void Party::take_feedback(std::span<const std::byte> payload, Time now) {
+void Party::take_feedback(const Header& header, std::span<const std::byte> payload, Time now) {
   const auto feedback = wire::read(payload);
   if (!feedback)
     return;
+  ++reports_here_.arrived;
+  reports_here_.sent = std::max(reports_here_.sent, header.sequence);
   sender_.hear(*feedback, now);
   forget_if_over();
 }

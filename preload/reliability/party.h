@@ -62,6 +62,10 @@ public:
   Receiver& receiver() noexcept { return receiver_; }
   const Receiver& receiver() const noexcept { return receiver_; }
 
+  // Share of packets, and of reports, that are lost on the way here, by what has arrived so far. A
+  // packet that is late looks lost.
+  double loss_here() noexcept;
+
 private:
   struct Outgoing;
   struct Incoming;
@@ -89,7 +93,7 @@ private:
   void forget_if_over();
   size_t feedback_packet(std::span<std::byte> out, Time now);
   uint32_t write_parity(std::byte* to, const Outgoing& message, uint32_t packet);
-  void take_feedback(std::span<const std::byte> payload, Time now);
+  void take_feedback(const wire::Header& header, std::span<const std::byte> payload, Time now);
   void take_data(const wire::Header& header, std::span<const std::byte> payload, Time now);
   void take_parity(const wire::Header& header, std::span<const std::byte> payload, Time now);
   void use_parity(Incoming& message, Kind kind, uint32_t packet, uint32_t block);
@@ -101,6 +105,12 @@ private:
   Code& code_of(const Scheme& scheme);
   uint16_t round_trip() const noexcept;
 
+  // What has arrived, of how much that was sent.
+  struct Arrivals {
+    uint64_t arrived = 0;
+    uint64_t sent = 0;
+  };
+
   PartyOptions options_;
   Sender sender_;
   Receiver receiver_;
@@ -111,6 +121,10 @@ private:
   std::vector<std::byte> padded_;                   // a short packet of a column, and zeros
   Going going_;                                     // without packets: there is none
   std::optional<Known> known_;                      // of the packet that arrived last
+  uint64_t reports_ = 0;                            // made here
+  Arrivals reports_here_;
+  Arrivals learnt_; // when loss_here() was asked last
+  LossMean loss_here_;
 };
 
 } // namespace adverb::reliability

@@ -74,18 +74,18 @@ void Rate::learn_round_trip(Time now, Time seen) noexcept {
   shortest_ = shortest_ == Time{0} ? seen : std::min(shortest_, seen);
 }
 
-void Rate::learn_loss(uint64_t arrived, uint64_t of_network) noexcept {
-  const double seen = static_cast<double>(arrived + of_network);
+void LossMean::learn(uint64_t arrived, uint64_t lost) noexcept {
+  const double seen = static_cast<double>(arrived) + static_cast<double>(lost);
   if (seen <= 0)
     return;
   const double weight = std::min(1.0, seen / loss_memory);
-  loss_ += (static_cast<double>(of_network) / seen - loss_) * weight;
+  share_ += (static_cast<double>(lost) / seen - share_) * weight;
 }
 
 void Rate::on_soundings(Time now, Time round_trip, uint64_t arrived, uint64_t lost,
                         uint64_t starved) noexcept {
   learn_round_trip(now, round_trip);
-  learn_loss(arrived, lost - std::min(lost, starved));
+  loss_.learn(arrived, lost - std::min(lost, starved));
 }
 
 void Rate::on_feedback(Time now, Time round_trip, uint64_t arrived, uint64_t lost,
@@ -96,7 +96,7 @@ void Rate::on_feedback(Time now, Time round_trip, uint64_t arrived, uint64_t los
         round_trip_in_round_ == Time{0} ? round_trip : std::min(round_trip_in_round_, round_trip);
   // Losses at an empty receive queue say nothing of the network. The pace answers them, not parity.
   const uint64_t of_network = lost - std::min(lost, starved);
-  learn_loss(arrived, of_network);
+  loss_.learn(arrived, of_network);
   round_arrived_ += arrived;
   round_lost_ += of_network;
   if (starved != 0 && options_.bytes_per_second <= 0)

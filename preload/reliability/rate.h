@@ -25,6 +25,16 @@ struct RateOptions {
   uint32_t packet_bytes = 4096;
 };
 
+// Share of packets that are lost: a moving mean over about 2,000 of them.
+class LossMean {
+public:
+  void learn(uint64_t arrived, uint64_t lost) noexcept;
+  double share() const noexcept { return share_; }
+
+private:
+  double share_ = 0;
+};
+
 class Rate {
 public:
   // `round_trip`: 0 if nothing is known of it.
@@ -53,11 +63,10 @@ public:
   Time timeout(double alpha) const noexcept;
   // Packets that may be under way; no limit while the rate is fixed.
   uint64_t window() const noexcept;
-  double loss() const noexcept { return loss_; } // share, a moving mean over about 2,000 packets
+  double loss() const noexcept { return loss_.share(); }
 
 private:
   void learn_round_trip(Time now, Time seen) noexcept;
-  void learn_loss(uint64_t arrived, uint64_t of_network) noexcept;
   bool is_queueing() noexcept;
   bool is_losing() noexcept;
   void end_round(Time now) noexcept;
@@ -67,7 +76,7 @@ private:
   Time smoothed_{0};
   Time variance_{0};
   Time shortest_{0};
-  double loss_ = 0;
+  LossMean loss_;
   // The current round trip.
   Time round_began_{0};
   uint64_t round_arrived_ = 0;

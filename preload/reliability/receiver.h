@@ -111,6 +111,9 @@ public:
   Time wake(Time now) const;
   std::optional<ReceiveEvent> take_event();
   const ReceiverStats& stats() const noexcept { return stats_; }
+  // Packets that arrived, and how many the sender had sent when it sent the last of them.
+  uint64_t arrived() const noexcept { return arrived_; }
+  uint64_t highest() const noexcept { return highest_; }
   // As the sender says in its packets; until then a guess.
   void round_trip(Time seen) noexcept { round_trip_ = seen; }
 

@@ -33,7 +33,7 @@ struct Header {
   uint8_t k = 0;
   uint8_t m = 0;
   // Of the packet.
-  uint64_t sequence = 0; // among all that the endpoint has sent
+  uint64_t sequence = 0; // among all that the endpoint has sent; of reports, among them, from 1
   uint32_t packet = 0;
   uint16_t length = 0;     // of the payload
   uint16_t round_trip = 0; // as the sender sees it, in units of 16 us; 0: it does not know

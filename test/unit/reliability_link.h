@@ -55,6 +55,7 @@ public:
       put(packet, now + delay_ + Time(random_() % (2 * delay_.count())));
   }
   void set_delay(Time delay) { delay_ = delay; }
+  void set_loss(double loss) { faults_.loss = loss; }
   Time next() const { return under_way_.empty() ? Time::max() : under_way_.begin()->first; }
   std::vector<std::byte> take() {
     auto packet = std::move(under_way_.begin()->second);

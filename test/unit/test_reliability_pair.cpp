@@ -623,6 +623,36 @@ TEST_CASE("soundings tell of round trip and loss while there is nothing to send"
   }
 }
 
+TEST_CASE("what is lost on the way back shows in the reports that arrive") {
+  for (const double loss : {0.0, 0.02, 0.1}) {
+    INFO(loss);
+    PartyOptions options;
+    options.cut = {1024, 1024};
+    Pair pair(options, {}, 10ms, 7);
+    Buffer source(4096), target(4096);
+    REQUIRE(pair.left->send(source.data(), 4096, {}, 0) ==
+            pair.right->receive(target.data(), 4096));
+    pair.right->receive(target.data(), 4096);
+    while (!pair.left->take_send_event() && pair.step())
+      ;
+    pair.back.set_loss(loss);
+    const uint64_t before = pair.back.sent;
+    for (int i = 0; i < 2000; ++i) {
+      pair.left->sender().sound(4);
+      const Time until = pair.now + 50ms;
+      while (pair.step(until))
+        ;
+      pair.now = until;
+      pair.left->loss_here();
+    }
+    CHECK(pair.back.sent - before >= 2000);
+    CHECK(pair.left->loss_here() >= loss * 0.5);
+    CHECK(pair.left->loss_here() <= loss * 1.5);
+    CHECK(pair.left->sender().rate().loss() == 0);
+    CHECK(pair.right->loss_here() == 0);
+  }
+}
+
 TEST_CASE("nothing is sounded while a message is open, or where there is no credit") {
   PartyOptions options;
   options.cut = {1024, 1024};
