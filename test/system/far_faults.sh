@@ -1,13 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-# vm: hosts=2
+# vm: hosts=2 netem="delay 10ms loss 0.5%"
 # timeout: 900
 # examples/key-value under profile far between two hosts whose link delays and loses, with what stock would not
 # outlive: the path is cut for 30 s, and the server is stopped for as long. Both are a delay, and every value is right.
 # A server that is killed is no delay: its client fails as a stock one does.
 # shellcheck source=test/system/lib.sh
 . "$(dirname "$0")/lib.sh"
-modprobe sch_netem || exit 1
 key_value=$ADVERB_BUILD/examples/key-value/key-value
 ADVERB_RUN="adverb run --profile far --"
 PAIR_SECONDS=240

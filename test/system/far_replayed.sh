@@ -1,14 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-# vm: hosts=2
+# vm: hosts=2 netem="delay 10ms loss 0.5%"
 # timeout: 600
 # examples/key-value under profile far between two hosts whose link delays and loses, while packets of it come once more:
 # soon, among those of the same messages, and 2 s later, when their messages are over and their buffers hold others. No
 # value is wrong, and the packets are counted.
 # shellcheck source=test/system/lib.sh
 . "$(dirname "$0")/lib.sh"
-modprobe sch_netem && modprobe af_packet || exit 1
-tc qdisc replace dev eth0 root netem limit 100000 delay 10ms loss 0.5% || exit 1
 key_value=$ADVERB_BUILD/examples/key-value/key-value
 replay=$(dirname "$0")/replay.py
 ADVERB_RUN="adverb run --profile far --"
