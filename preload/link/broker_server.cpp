@@ -365,11 +365,8 @@ bool BrokerServer::make_room() {
       late.push_back(stranger);
     else
       earliest = std::min(earliest, known.since);
-  for (const auto& stranger : late) {
-    forget_stranger(stranger);
-    world_.counters.count(Counter::broker_refused);
-    stranger->close();
-  }
+  for (const auto& stranger : late)
+    end_silent(stranger);
   if (!late.empty())
     return true;
   world_.service.change(tcp_fd_, 0);
@@ -400,11 +397,8 @@ void BrokerServer::accept_strangers() {
     stranger->send(wire::frame(wire::Banner{}));
     const std::weak_ptr weak(stranger);
     const uint64_t timer = world_.service.after(hello_due, [this, weak] {
-      const auto from = weak.lock();
-      if (from && forget_stranger(from)) {
-        world_.counters.count(Counter::broker_refused);
-        from->close();
-      }
+      if (const auto from = weak.lock())
+        end_silent(from);
     });
     strangers_[stranger] = {timer, world_.clock.now()};
     stranger->start(
@@ -427,6 +421,15 @@ void BrokerServer::accept_strangers() {
             forget_stranger(from);
         });
   }
+}
+
+// It is late here. Its hello may be in the socket, if this thread had no processor meanwhile.
+void BrokerServer::end_silent(const std::shared_ptr<Connection>& stranger) {
+  stranger->poll_now();
+  if (!forget_stranger(stranger))
+    return;
+  world_.counters.count(Counter::broker_refused);
+  stranger->close();
 }
 
 bool BrokerServer::forget_stranger(const std::shared_ptr<Connection>& stranger) {

@@ -97,6 +97,7 @@ private:
   void accept_strangers();
   bool make_room();
   void let_in();
+  void end_silent(const std::shared_ptr<Connection>& stranger);
   bool forget_stranger(const std::shared_ptr<Connection>& stranger); // false: known no more
   bool has_room_to_hand(const std::shared_ptr<Connection>& member) const;
   bool is_foreign(const Owner& owner, uint32_t qpn);
