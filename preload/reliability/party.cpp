@@ -176,6 +176,9 @@ size_t Party::feedback_packet(std::span<std::byte> out, Time now) {
 double Party::loss_here() noexcept {
   const Arrivals now{receiver_.arrived() + reports_here_.arrived,
                      receiver_.highest() + reports_here_.sent};
+  // What the other side sent before this one was connected is no loss of the path's.
+  if (learnt_.arrived == 0)
+    learnt_ = now;
   const uint64_t arrived = now.arrived - learnt_.arrived;
   const uint64_t sent = now.sent - learnt_.sent;
   loss_here_.learn(arrived, sent - std::min(sent, arrived));

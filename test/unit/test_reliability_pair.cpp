@@ -653,6 +653,34 @@ TEST_CASE("what is lost on the way back shows in the reports that arrive") {
   }
 }
 
+TEST_CASE("reports to an end that was not connected yet are no losses of the path") {
+  PartyOptions options;
+  options.cut = {1024, 1024};
+  Pair pair(options, {}, 10ms, 7);
+  Buffer target(4096);
+  pair.back.cut = true;
+  for (int i = 0; i < 20; ++i) {
+    pair.right->receive(target.data(), 4096);
+    pair.step();
+  }
+  CHECK(pair.back.sent >= 2);
+  CHECK(pair.left->loss_here() == 0); // nothing has come
+  pair.back.cut = false;
+  Buffer source(4096);
+  pair.left->send(source.data(), 4096, {}, 0);
+  while (!pair.left->take_send_event() && pair.step())
+    ;
+  CHECK(pair.left->loss_here() == 0);
+  for (int i = 0; i < 100; ++i) {
+    pair.left->sender().sound(4);
+    const Time until = pair.now + 50ms;
+    while (pair.step(until))
+      ;
+    pair.now = until;
+  }
+  CHECK(pair.left->loss_here() == 0);
+}
+
 TEST_CASE("nothing is sounded while a message is open, or where there is no credit") {
   PartyOptions options;
   options.cut = {1024, 1024};
