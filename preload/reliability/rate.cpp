@@ -15,7 +15,6 @@ constexpr double grown = 1.25;         // deliveries of a round that count as gr
 constexpr uint32_t rounds_to_stop = 3; // without growth
 constexpr double relief = 0.7;
 constexpr uint32_t rounds_to_drain = 2; // at a lower rate
-constexpr double loss_allowed = 0.02;   // above link_loss
 constexpr uint64_t judged_least = 64;   // packets, before their losses say anything
 constexpr double loss_memory = 2000;    // packets
 constexpr double slowest_packets = 2;   // a round trip

@@ -19,6 +19,9 @@ namespace adverb::reliability {
 
 using Time = std::chrono::nanoseconds; // since some moment of one steady clock
 
+// Share of packets above link_loss that may be lost before the rate falls.
+inline constexpr double loss_allowed = 0.02;
+
 struct RateOptions {
   double bytes_per_second = 0; // 0: found out by probing
   double link_loss = 0;        // share of packets that the link is known to lose

@@ -163,7 +163,9 @@ std::optional<int> take(int which, std::string_view value, Options& options) {
     if (!is_positive(options.bandwidth) || *options.bandwidth < 1 || *options.bandwidth > 1e15)
       return refuse(
           "bandwidth", value,
-          fmt::format("a bandwidth; write a number with {}, such as 400Gbit", bandwidth_units));
+          fmt::format("a bandwidth from 1 byte a second to 1PB/s; write a number with {}, such as "
+                      "400Gbit",
+                      bandwidth_units));
     break;
   case letter::loss:
     options.loss = parse_chance(value);
@@ -279,10 +281,10 @@ std::optional<int> check(const Options& options) {
       fmt::print(stderr, "adverb plan: {}, is missing\n", input.text);
       return status_usage;
     }
-  if (options.policy && (options.sweep || options.json || !options.svg.empty())) {
-    fmt::print(
-        stderr,
-        "adverb plan: --policy prints a policy alone; leave out --sweep, --svg and --json\n");
+  if (options.policy &&
+      (options.sweep || options.json || !options.svg.empty() || options.simulate != 0)) {
+    fmt::print(stderr, "adverb plan: --policy prints a policy alone; leave out --sweep, --svg, "
+                       "--simulate and --json\n");
     return status_usage;
   }
   if (options.chunk % options.mtu != 0) {

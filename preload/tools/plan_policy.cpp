@@ -5,6 +5,7 @@
 #include "link/packet_room.h"
 #include "link/path_judge.h"
 #include "policy/format.h"
+#include "reliability/rate.h"
 #include "tools/quantity.h"
 
 #include <cmath>
@@ -49,6 +50,8 @@ std::string policy_of(const reliability::Transfer& link) {
                   chance_text(link.packet_loss));
   if (most < link.bytes_per_second)
     text += fmt::format("; adverb carries {} at most", bandwidth_text(most));
+  if (link.packet_loss > reliability::loss_allowed)
+    text += "; losses above 2 % are taken for queues that overflow, so the rate will be far less";
   const nlohmann::ordered_json policy = {
       {"version", 1},
       {"description", text},

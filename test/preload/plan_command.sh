@@ -180,7 +180,7 @@ rtt|25|a round trip from 1ns to 1000s; write a number with ns, us, ms or s, such
 rtt|0ms|a round trip
 rtt|-1ms|a round trip
 rtt|nanms|a round trip
-bandwidth|400Gb|a bandwidth; write a number with Kbit, Mbit, Gbit, Tbit, KB, MB, GB or TB, with or without /s, such as 400Gbit
+bandwidth|400Gb|a bandwidth from 1 byte a second to 1PB/s; write a number with Kbit, Mbit, Gbit, Tbit, KB, MB, GB or TB, with or without /s, such as 400Gbit
 bandwidth|0Gbit|a bandwidth
 loss|1|a packet's chance of loss from 0 to 0.9; write it such as 1e-4 or 0.01%
 loss|-0.1|a packet's chance of loss
@@ -211,7 +211,9 @@ expect_json "the policy for a link that loses next to nothing leaves that to mea
 run "$adverb" plan --rtt 1ms --bandwidth 1Gbit --loss 1% --policy
 expect_json "a short link needs no more than profile far has" "out['staging'] == '64MiB' and out['description'].endswith('of its packets')"
 run "$adverb" plan "${link[@]}" --loss 1e-3 --policy --json
-expect "a policy is printed alone" 2 "leave out --sweep, --svg and --json"
+expect "a policy is printed alone" 2 "leave out --sweep, --svg, --simulate and --json"
+run "$adverb" plan "${link[@]}" --loss 5% --policy
+expect_json "the policy for a link that loses much says that the rate falls" "'losses above 2 %' in out['description']"
 run "$adverb" plan "${link[@]}" --loss 1e-4
 expect "a missing input: 2, with an example" 2 "adverb plan: --size, such as 128MiB, is missing"
 run "$adverb" plan "${link[@]}" --size 1MiB --sweep size
