@@ -1,9 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 # vm: hosts=2
-# timeout: 900
-# The verifier across two hosts. Host 0 serves, stock and then under adverb; host 1 drives and compares.
+# timeout: 1500
+# The verifier across two hosts. Host 0 serves, stock and under profiles of adverb's; host 1 drives and compares.
 . "$(dirname "$0")/verify_cases.sh"
+
+profiles="unpinned far"
 
 serve() { # PORT WRAP...
   local port=$1
@@ -14,8 +16,11 @@ serve() { # PORT WRAP...
 
 if serves; then
   serve 18600
-  # shellcheck disable=SC2046,SC2086 # the wrap is words
-  ! have_adverb || serve 18601 $(under unpinned)
+  port=18601
+  for profile in $profiles; do
+    # shellcheck disable=SC2046 # the wrap is words
+    ! have_adverb || serve $((port++)) $(under "$profile")
+  done
   vm-barrier verify.listening
   vm-barrier verify.done
   sed 's/^/# server: /' "$scratch"/server.* | head -n 40
@@ -33,8 +38,12 @@ else
   not_ok "hosts stock is right by itself" "$(grep -hE 'BAD$| died | watchdog ' "$logs/hosts.stock.log" | head -n 1)"
 fi
 if have_adverb; then
-  run_verify "$(under unpinned)" client "$logs/hosts.adverb.log" --peer "$VM_IP_0" --port 18601 || echo "# adverb: exit status $?"
-  "$compare" --prefix hosts "$logs/hosts.stock.log" "$logs/hosts.adverb.log"
+  port=18601
+  for profile in $profiles; do
+    log=$logs/hosts.$profile.log
+    run_verify "$(under "$profile")" client "$log" --peer "$VM_IP_0" --port $((port++)) || echo "# adverb: exit status $?"
+    "$compare" --prefix "hosts $profile" "$logs/hosts.stock.log" "$log"
+  done
 else
   skip "hosts under adverb" "adverb is not built"
 fi
