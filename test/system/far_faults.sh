@@ -34,6 +34,7 @@ stop() { meets stop && pkill -STOP -x key-value && nap $fault_seconds && pkill -
 # under FAULT: both ends, with the fault meanwhile.
 under() {
   link 0.5
+  rm -f "$scratch"/client.* # begun() is of this run
   "$1" &
   local fault=$! status=0
   both_ends "$1" "$key_value -d rxe0 -x 1 -p PORT -m 4 -s 4096 -f" \
