@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint64_t staging_least = uint64_t{64} << 20; // of profile far
 
-// A quarter of what the policy says is pinned at most, whatever it is for (link/device.h).
+// Half of "staging" is the budget of a device (Device::budget()).
 uint64_t under_way(uint64_t staging, uint64_t mtu) {
   return link::packet_room::under_way(staging / 2, mtu);
 }
