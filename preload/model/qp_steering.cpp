@@ -12,6 +12,8 @@
 
 namespace adverb::model {
 
+using steering::Peer;
+
 // Whether the peer's CPU is to carry a request to a key of the peer's own. What has to be known or
 // proven for that is asked meanwhile, and the device carries what comes before the answer.
 bool Qp::steers_away(const steering::Request& r, const steering::KeyVerdict& key) {

@@ -81,7 +81,7 @@ int ReceiveQueue::prepare(ibv_recv_wr& wr, registration::Behind behind) {
   slot.wr_id = wr.wr_id;
   slot.used = true;
   slot.sges = static_cast<uint32_t>(sges.size());
-  wr.wr_id = receive_bit | uint64_t{slot.generation} << generation_shift | index;
+  wr.wr_id = queue::receive_bit | uint64_t{slot.generation} << generation_shift | index;
   wr.sg_list = sges.data();
   wr.next = nullptr;
   world().counters.count(observe::Counter::recvs_managed);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 #include "registration/views.h"
+#include "registration/backend.h"
 #include "registration/recalls.h"
 #include "registration/staged_receives.h"
 #include "world/world.h"

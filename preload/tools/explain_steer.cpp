@@ -14,6 +14,7 @@ namespace {
 
 using policy::Policy;
 using policy::Requests;
+using policy::Rule;
 using policy::Steer;
 
 constexpr struct {

@@ -27,7 +27,7 @@ uint64_t under_way(uint64_t staging, uint64_t mtu) {
 
 uint64_t staging_of(uint64_t bytes_in_round_trip, double loss, uint64_t mtu) {
   constexpr double often = 0.01;
-  const double packets = static_cast<double>(link::packet_room::message_bytes / mtu);
+  const uint64_t packets = link::packet_room::message_bytes / mtu;
   const bool many_again = 1 - std::pow(1 - loss, packets) > often;
   const uint64_t needed = many_again ? 2 * bytes_in_round_trip : bytes_in_round_trip;
   uint64_t staging = staging_least;

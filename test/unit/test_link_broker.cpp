@@ -261,7 +261,7 @@ public:
     REQUIRE(listen(fd_, 0) == 0);
     for (int& waits : waiting_) { // until there is no room
       waits = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-      connect(waits, reinterpret_cast<const sockaddr*>(&address), bytes);
+      (void)connect(waits, reinterpret_cast<const sockaddr*>(&address), bytes);
     }
   }
   ~Squatter() { leave(); }
