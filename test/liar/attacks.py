@@ -449,7 +449,7 @@ def many_companions(stage):
 
 def packet_address(stage, **other):
     """As preload/endpoint/endpoint.cpp has it, of the end where the honest queue pair's peer is"""
-    values = {"magic": 0x41504441, "version": 1, "identity": 7, "chunk": 0, "gid": device().id, "qpn": 0xABCDE, "psn": 1,
+    values = {"magic": 0x41504441, "version": 1, "identity": 7, "chunk": 0, "gid": device().initiator.id, "qpn": 0xABCDE, "psn": 1,
               "qkey": 2, "lid": 0, "mtu": 5, "type": 3} | other
     return struct.pack("<IIQII16sIIIHBB40x", values["magic"], values["version"], values["identity"], values["chunk"], 0,
                        bytes(values["gid"]), *(values[name] for name in ("qpn", "psn", "qkey", "lid", "mtu", "type")))
@@ -469,6 +469,8 @@ def packet_companions(stage):
 
         wrong = [bytes(96), os.urandom(96), packet_address(stage, gid=os.urandom(16)), packet_address(stage, version=2),
                  packet_address(stage, chunk=4096), packet_address(stage, type=9), packet_address(stage, mtu=0)]
+        if options.other:  # where the owner is, and the peer of that queue pair is not
+            wrong.append(packet_address(stage, gid=device().owner.id))
         answers = [answer(address) for address in wrong]
         assert answers == [p.NO_RESOURCES] * len(wrong), answers
         answers = [answer(packet_address(stage)) for _ in range(100)]

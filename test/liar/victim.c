@@ -30,7 +30,8 @@
 #include <unistd.h>
 
 enum {
-  most = 512, // queue pairs, and regions
+  most = 512,      // regions
+  most_qps = 8192, // an attack may have thousands made
   domains = 4,
   piece = 256,   // bytes of the secret that are read at once
   told = 64,     // bytes that are written at once
@@ -46,7 +47,7 @@ static struct ibv_comp_channel* events;
 static struct ibv_cq* cq;
 static struct ibv_mr* local; // what is asked for lands here, and what is told lies there
 static char* buffer;
-static struct ibv_qp* qps[most];
+static struct ibv_qp* qps[most_qps];
 static int qp_count;
 static struct region {
   struct ibv_mr* mr;
@@ -89,7 +90,7 @@ static void make_qp(unsigned domain, unsigned rights) {
   struct ibv_qp_attr attr = {
       .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = (unsigned)rights};
   union ibv_gid gid;
-  must(qp_count < most && domain < domains, "too many");
+  must(qp_count < most_qps && domain < domains, "too many");
   struct ibv_qp* qp = ibv_create_qp(pds[domain], &init);
   must(qp != NULL, "ibv_create_qp");
   well(ibv_modify_qp(qp, &attr,
