@@ -21,8 +21,9 @@ OPTIMIZED = {"asan": 0, "tsan": 1}
 # Programs of one thread each, most of them, or of processes that wait for each other more than they compute. With
 # TSan a broker that has no processor to itself takes longer than programs wait for it.
 AT_ONCE = {"unit": 2, "sim": 2, "loopback": 2, "loopback-asan": 2}
-# Without adverb, or with most of their time in an interpreter: with ASan they would show little of ours.
-NOT_ASAN = ("*_stock", "pyverbs", "loopback_perftest")
+# Without adverb, or with most of their time in an interpreter: with ASan they would show little of ours. Of changes of
+# the policy fifteen take minutes, and `stress_reload` makes a thousand.
+NOT_ASAN = ("*_stock", "pyverbs", "loopback_perftest", "stress_reload")
 
 
 @functools.cache
