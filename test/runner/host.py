@@ -21,9 +21,10 @@ OPTIMIZED = {"asan": 0, "tsan": 1}
 # Programs of one thread each, most of them, or of processes that wait for each other more than they compute. With
 # TSan a broker that has no processor to itself takes longer than programs wait for it.
 AT_ONCE = {"unit": 2, "sim": 2, "loopback": 2, "loopback-asan": 2}
-# Without adverb, or with most of their time in an interpreter: with ASan they would show little of ours. Of changes of
-# the policy fifteen take minutes, and `stress_reload` makes a thousand.
-NOT_ASAN = ("*_stock", "pyverbs", "loopback_perftest", "stress_reload")
+# Without adverb, or with most of their time in an interpreter: with ASan they would show little of ours.
+NOT_ASAN = ("*_stock", "pyverbs", "loopback_perftest")
+# Hours and ten minutes with a sanitizer; stress_reload_gate and stress_churn are the same in short.
+TOO_LONG = ("stress_reload", "stress_churn_gate")
 
 
 @functools.cache
@@ -149,7 +150,8 @@ def run_sanitizer(suite, context, name, sanitizers):
     def wanted(test):
         def one_of(patterns):
             return any(fnmatch.fnmatch(test, pattern) for pattern in patterns)
-        return (one_of(TSAN_TESTS) if name == "tsan" else not one_of(NOT_ASAN)) and context.wanted(test)
+        fits = one_of(TSAN_TESTS) if name == "tsan" else not one_of(NOT_ASAN)
+        return fits and not one_of(TOO_LONG) and context.wanted(test)
 
     if not os.path.exists(os.path.join(build, "build.ninja")):
         output, status = process.run(
